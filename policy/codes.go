@@ -1,0 +1,228 @@
+package policy
+
+// Code identifies one kind of diagnostic for ever: append, never rename.
+// It is an error so that errors.Is(err, policy.CodeX) reads naturally.
+type Code string
+
+func (c Code) Error() string { return string(c) }
+
+const (
+	CodeInternal           Code = "internal"
+	CodeBadRequest         Code = "bad_request"
+	CodeRequestTooLarge    Code = "request_too_large"
+	CodeUnsupportedVersion Code = "unsupported_version"
+	CodeNotFound           Code = "not_found"
+	CodeConflict           Code = "conflict"
+	CodeCanceled           Code = "canceled"
+	CodePeerRefused        Code = "peer_refused"
+	CodeUnavailable        Code = "unavailable"
+	CodeUnsupported        Code = "unsupported"
+
+	CodeRuntimeRootInvalid   Code = "runtime_root_invalid"
+	CodeRuntimeRootUnsafe    Code = "runtime_root_unsafe"
+	CodeRuntimeRootOverlap   Code = "runtime_root_overlap"
+	CodeRuntimeRootBusy      Code = "runtime_root_busy"
+	CodeRuntimeRootNewer     Code = "runtime_root_newer"
+	CodeConfigInvalid        Code = "config_invalid"
+	CodeWorkspaceFlagLegacy  Code = "workspace_flag_legacy"
+	CodeIDInvalid            Code = "id_invalid"
+	CodePolicyInvalid        Code = "policy_invalid"
+	CodeLimitsInvalid        Code = "limits_invalid"
+	CodeEnvironmentInvalid   Code = "environment_invalid"
+	CodeCommandInvalid       Code = "command_invalid"
+	CodeCommandNotFound      Code = "command_not_found"
+	CodeCommandNotExecutable Code = "command_not_executable"
+
+	CodeRepositoryUnknown      Code = "repository_unknown"
+	CodeRepositoryExists       Code = "repository_exists"
+	CodeRepositoryInUse        Code = "repository_in_use"
+	CodeRepositoryEmpty        Code = "repository_empty"
+	CodeSourceInvalid          Code = "source_invalid"
+	CodeSourceUnreadable       Code = "source_unreadable"
+	CodeSourceNotRepository    Code = "source_not_repository"
+	CodeSourceDirty            Code = "source_dirty"
+	CodeProtocolRefused        Code = "protocol_refused"
+	CodeFetchFailed            Code = "fetch_failed"
+	CodeObjectsInvalid         Code = "objects_invalid"
+	CodeCacheCorrupt           Code = "cache_corrupt"
+	CodeSelectorInvalid        Code = "selector_invalid"
+	CodeSelectorMissing        Code = "selector_missing"
+	CodeSelectorAmbiguous      Code = "selector_ambiguous"
+	CodeSelectorNotCommit      Code = "selector_not_commit"
+	CodeScopeInvalid           Code = "scope_invalid"
+	CodeScopeEmpty             Code = "scope_empty"
+	CodeGitMissing             Code = "git_missing"
+	CodeGitFailed              Code = "git_failed"
+	CodeSubmodulesNotFilled    Code = "submodules_not_filled"
+	CodeLFSNotFilled           Code = "lfs_not_filled"
+	CodePartialCloneRefused    Code = "partial_clone_refused"
+	CodeShallowSource          Code = "shallow_source"
+	CodePathCaseCollision      Code = "path_case_collision"
+	CodeDirtyPolicyUnsupported Code = "dirty_policy_unsupported"
+
+	CodeStrategyUnknown     Code = "strategy_unknown"
+	CodeStrategyUnsupported Code = "strategy_unsupported"
+	CodeFileSkipped         Code = "file_skipped"
+	CodeDiskFull            Code = "disk_full"
+	CodeQuotaExceeded       Code = "quota_exceeded"
+	CodeCopyFailed          Code = "copy_failed"
+	CodeSourceChanged       Code = "source_changed"
+	CodeDirectMountInUse    Code = "direct_mount_in_use"
+	CodeNestedFileSystem    Code = "nested_file_system"
+	CodePathTooLong         Code = "path_too_long"
+	CodeAllocationUnknown   Code = "allocation_unknown"
+	CodeAllocationNotActive Code = "allocation_not_active"
+	CodeAllocationInUse     Code = "allocation_in_use"
+	CodeUncollectedWork     Code = "uncollected_work"
+	CodeCleanupIncomplete   Code = "cleanup_incomplete"
+
+	CodeCwdAbsolute      Code = "relative_cwd_absolute"
+	CodeCwdEscape        Code = "relative_cwd_escape"
+	CodeCwdSymlinkEscape Code = "relative_cwd_symlink_escape"
+	CodeCwdMissing       Code = "relative_cwd_missing"
+	CodeCwdNotDirectory  Code = "relative_cwd_not_directory"
+
+	CodeWorkerUnknown         Code = "worker_unknown"
+	CodeWorkerNotRunning      Code = "worker_not_running"
+	CodeSignalInvalid         Code = "signal_invalid"
+	CodeLaunchFailed          Code = "launch_failed"
+	CodeNamespacesUnavailable Code = "namespaces_unavailable"
+	CodeMountFailed           Code = "mount_failed"
+	CodeSeccompUnavailable    Code = "seccomp_unavailable"
+	CodeSeccompInvalid        Code = "seccomp_invalid"
+	CodeIDRangeExhausted      Code = "id_range_exhausted"
+	CodeIDMapUnavailable      Code = "idmap_unavailable"
+	CodeKernelFeatureMissing  Code = "kernel_feature_missing"
+
+	CodeLedgerBroken    Code = "ledger_broken"
+	CodeLedgerBusy      Code = "ledger_busy"
+	CodeLedgerFailed    Code = "ledger_failed"
+	CodeRegistryFailed  Code = "registry_failed"
+	CodeLeftoverForeign Code = "leftover_foreign"
+)
+
+// Info is a code's entry in the catalog.
+type Info struct {
+	Code Code
+	// Status is the HTTP status of the problem document.
+	Status int
+	// Title is RFC 9457's: the same for every occurrence.
+	Title string
+	// Hint is what to do next, unless the diagnostic says it better.
+	Hint string
+}
+
+// Describe returns code's catalog entry. An unknown code, as a newer peer may
+// send, is described as internal under its own name.
+func Describe(code Code) Info {
+	if i, ok := catalogIndex[code]; ok {
+		return i
+	}
+	return Info{Code: code, Status: 500, Title: "Unknown diagnostic"}
+}
+
+// Catalog returns every code, in the order of the documentation.
+func Catalog() []Info { return append([]Info(nil), catalog...) }
+
+var catalogIndex = func() map[Code]Info {
+	m := make(map[Code]Info, len(catalog))
+	for _, i := range catalog {
+		m[i.Code] = i
+	}
+	return m
+}()
+
+var catalog = []Info{
+	{CodeInternal, 500, "Internal error", "Run again with -v, and report the journal's lines if it stays."},
+	{CodeBadRequest, 400, "The request is malformed", "Compare the request with the OpenAPI document."},
+	{CodeRequestTooLarge, 413, "The request is too large", "Send less in one request."},
+	{CodeUnsupportedVersion, 400, "The protocol version is not supported", "Install the same version of yoi, yoi-runtimed and yoi-helper."},
+	{CodeNotFound, 404, "No such resource", "List what exists first."},
+	{CodeConflict, 409, "The request conflicts with the present state", "Look at the present state and try again."},
+	{CodeCanceled, 499, "The operation was canceled", "Start it again when ready."},
+	{CodePeerRefused, 403, "The calling user is not allowed on this socket", "Call as the user that the daemon was configured for."},
+	{CodeUnavailable, 503, "A needed service cannot be reached", "See that yoi-runtimed and yoi-helper run: systemctl status 'yoi-*'."},
+	{CodeUnsupported, 501, "Not possible on this host", "Run yoi doctor to see what this host can do."},
+
+	{CodeRuntimeRootInvalid, 400, "The Runtime root cannot be used", "Name a directory that can be created or is a Runtime root already."},
+	{CodeRuntimeRootUnsafe, 403, "The Runtime root's owner or mode is unsafe", "Make it owned by the calling user with mode 0700."},
+	{CodeRuntimeRootOverlap, 400, "The Runtime root and another tree lie inside one another", "Choose a Runtime root outside every repository and store."},
+	{CodeRuntimeRootBusy, 409, "Another process owns this Runtime root", "Use its daemon (yoi worker …), or name another --runtime-root."},
+	{CodeRuntimeRootNewer, 409, "The Runtime root was written by a newer version", "Use that version, or another --runtime-root."},
+	{CodeConfigInvalid, 400, "The configuration file is invalid", "Correct the line that the message names."},
+	{CodeWorkspaceFlagLegacy, 400, "--workspace is a legacy bootstrap input", "Register the directory with yoi repo add and drop --workspace."},
+	{CodeIDInvalid, 400, "The id is malformed", "Use lower-case letters, digits, dot, dash and underscore, at most 64 characters."},
+	{CodePolicyInvalid, 400, "The policy is invalid", "Correct the field that the message names."},
+	{CodeLimitsInvalid, 400, "The limits make no sense", "Correct the limit that the message names."},
+	{CodeEnvironmentInvalid, 400, "The environment is invalid", "Write each variable as NAME=VALUE."},
+	{CodeCommandInvalid, 400, "The command is invalid", "Give a command after --."},
+	{CodeCommandNotFound, 422, "The command does not exist in the sandbox", "Name a program of the sandbox's PATH or a path inside the workspace."},
+	{CodeCommandNotExecutable, 422, "The command cannot be executed", "Make it executable, and see that its interpreter exists in the sandbox."},
+
+	{CodeRepositoryUnknown, 404, "No such repository", "See yoi repo list."},
+	{CodeRepositoryExists, 409, "The repository id is taken by another source", "Choose another id with --id."},
+	{CodeRepositoryInUse, 409, "Allocations still stand on the repository", "Remove them first: yoi ws list."},
+	{CodeRepositoryEmpty, 422, "The repository has no commit", "Commit something first."},
+	{CodeSourceInvalid, 400, "The source is malformed", "Give a local path or a file, ssh or https URL."},
+	{CodeSourceUnreadable, 422, "The source cannot be read", "Check that it exists and that the calling user may read it."},
+	{CodeSourceNotRepository, 422, "The source is not a git repository", "Name a repository, a linked worktree or a bare repository."},
+	{CodeSourceDirty, 409, "The source has uncommitted changes", "Commit or stash them, or choose another --dirty policy."},
+	{CodeProtocolRefused, 403, "The protocol is not allowed", "Use file, ssh or https."},
+	{CodeFetchFailed, 502, "Fetching failed", "Check the source's address and your access to it."},
+	{CodeObjectsInvalid, 422, "The source sent objects that fail fsck", "Run git fsck in the source and mend it."},
+	{CodeCacheCorrupt, 500, "The repository cache is damaged", "It is rebuilt on the next use; run yoi repo fetch."},
+	{CodeSelectorInvalid, 400, "The selector is malformed", "Give a branch, tag, commit or full ref name."},
+	{CodeSelectorMissing, 404, "The selector names nothing", "See git branch -a and git tag in the source."},
+	{CodeSelectorAmbiguous, 409, "The selector names more than one thing", "Give the full ref name or the whole commit id."},
+	{CodeSelectorNotCommit, 422, "The selector names something that is not a commit", "Select a commit, or a tag of one."},
+	{CodeScopeInvalid, 400, "The path scope is malformed", "Give a relative directory of the repository, without ..."},
+	{CodeScopeEmpty, 422, "The path scope names nothing in the tree", "Check the path at that commit: git ls-tree."},
+	{CodeGitMissing, 503, "git is missing or too old", "Install git 2.39 or newer."},
+	{CodeGitFailed, 500, "A git command failed", "Run again with -v to see its output."},
+	{CodeSubmodulesNotFilled, 422, "The tree has submodules, which are left as empty directories", "Register the submodule's repository and add it to the allocation."},
+	{CodeLFSNotFilled, 422, "The tree has Git LFS pointers, which are left as pointer files", "Fetch the objects inside the Worker if its policy gives it a network."},
+	{CodePartialCloneRefused, 422, "The source is a partial clone that lacks needed objects", "Fetch them in the source: git fetch --refetch."},
+	{CodeShallowSource, 200, "The source is a shallow clone: history is cut", "Run git fetch --unshallow in the source for the whole history."},
+	{CodePathCaseCollision, 422, "Two paths differ only in case on a case-folding file system", "Use a case-sensitive directory for the Runtime root."},
+	{CodeDirtyPolicyUnsupported, 422, "The dirty-state policy is not possible here", "Use clean_point_only."},
+
+	{CodeStrategyUnknown, 400, "No such materialization strategy", "See yoi doctor for the strategies."},
+	{CodeStrategyUnsupported, 422, "The strategy is not possible on this file system", "Use --strategy auto, or a file system that has it: yoi doctor."},
+	{CodeFileSkipped, 200, "A special file was left out", "FIFOs, sockets and device nodes are never materialized."},
+	{CodeDiskFull, 507, "The disk is full", "Free space with yoi gc, or move the Runtime root."},
+	{CodeQuotaExceeded, 507, "A quota is used up", "Remove workspaces, or raise the quota."},
+	{CodeCopyFailed, 500, "Copying the tree failed", "Run again with -v to see which file."},
+	{CodeSourceChanged, 409, "The source changed while it was read", "Stop what writes to it and try again."},
+	{CodeDirectMountInUse, 409, "The directory is mounted into another Worker already", "Wait for that Worker, or use a materialized workspace."},
+	{CodeNestedFileSystem, 422, "Another file system or subvolume lies inside the tree", "Exclude it by policy."},
+	{CodePathTooLong, 422, "A path is too long", "Use a shorter Runtime root."},
+	{CodeAllocationUnknown, 404, "No such execution workspace", "See yoi ws list."},
+	{CodeAllocationNotActive, 409, "The execution workspace is not active", "Create another one: yoi ws create."},
+	{CodeAllocationInUse, 409, "A live Worker stands on the execution workspace", "Stop it first: yoi worker stop."},
+	{CodeUncollectedWork, 409, "The workspace holds commits or changes that nobody has collected", "Collect them, or say --discard."},
+	{CodeCleanupIncomplete, 500, "Some resources could not be removed yet", "They stay in the ledger; run yoi gc when the cause is gone."},
+
+	{CodeCwdAbsolute, 422, "relative_cwd is an absolute path", "Give a path relative to the workspace root."},
+	{CodeCwdEscape, 422, "relative_cwd leaves the workspace", "Give a path without .. components."},
+	{CodeCwdSymlinkEscape, 422, "relative_cwd leaves the workspace by a symbolic link", "Name the real directory inside the workspace."},
+	{CodeCwdMissing, 422, "relative_cwd does not exist", "Name a directory that exists in the workspace."},
+	{CodeCwdNotDirectory, 422, "relative_cwd is not a directory", "Name a directory."},
+
+	{CodeWorkerUnknown, 404, "No such Worker", "See yoi worker list."},
+	{CodeWorkerNotRunning, 409, "The Worker has ended", "See yoi worker show for its outcome."},
+	{CodeSignalInvalid, 400, "No such signal", "Use a name such as TERM, or a number from 1 to 64."},
+	{CodeLaunchFailed, 500, "The sandbox could not be started", "Run yoi doctor."},
+	{CodeNamespacesUnavailable, 503, "This host does not allow the needed namespaces", "Allow user namespaces: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns."},
+	{CodeMountFailed, 500, "A mount of the sandbox could not be made", "Run yoi doctor."},
+	{CodeSeccompUnavailable, 503, "This kernel has no seccomp filters", "Use a kernel with CONFIG_SECCOMP_FILTER."},
+	{CodeSeccompInvalid, 400, "The seccomp policy is invalid", "Correct the call name that the message names."},
+	{CodeIDRangeExhausted, 503, "No free uid range is left", "Stop some Workers, or enlarge the pool in config.toml."},
+	{CodeIDMapUnavailable, 503, "The file system does not support idmapped mounts", "Put the Runtime root on ext4, xfs, btrfs or tmpfs of a kernel from 5.19 on."},
+	{CodeKernelFeatureMissing, 503, "The kernel lacks a needed feature", "Use a newer kernel: yoi doctor names it."},
+
+	{CodeLedgerBroken, 500, "The cleanup ledger's hash chain is broken", "Nothing is cleaned up until it is looked at: yoi ledger verify."},
+	{CodeLedgerBusy, 409, "Another process is recovering this Runtime root", "Wait for it to end."},
+	{CodeLedgerFailed, 500, "The cleanup ledger cannot be written", "Check the disk and the mount of the Runtime root."},
+	{CodeRegistryFailed, 500, "The allocation registry cannot be used", "Check the disk; runtime.db is rebuilt from the ledger if it is moved away."},
+	{CodeLeftoverForeign, 409, "Something at a ledger's place is not what the ledger made", "Look at it and remove it by hand."},
+}
