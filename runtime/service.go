@@ -1,0 +1,381 @@
+package runtime
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Service is what a Backend, the CLI and the API handlers use. *Runtime is the
+// implementation; api.Client is the same over a unix socket. Every error is a
+// *policy.Diagnostic. No value here holds a host path, an environment value or
+// a secret, except Repository.Source, which its registrar gave.
+type Service interface {
+	Info(ctx context.Context) (Info, error)
+	Doctor(ctx context.Context) (DoctorReport, error)
+	GC(ctx context.Context, req GCRequest) (GCReport, error)
+
+	AddRepository(ctx context.Context, req AddRepositoryRequest) (Repository, error)
+	ListRepositories(ctx context.Context) ([]Repository, error)
+	GetRepository(ctx context.Context, id policy.RepositoryID) (Repository, error)
+	FetchRepository(ctx context.Context, id policy.RepositoryID) (FetchResult, error)
+	RemoveRepository(ctx context.Context, id policy.RepositoryID) error
+	Resolve(ctx context.Context, req ResolveRequest) (ResolveResult, error)
+
+	CreateWorkspace(ctx context.Context, req CreateWorkspaceRequest) (Workspace, error)
+	ListWorkspaces(ctx context.Context, f ListFilter) (WorkspaceList, error)
+	GetWorkspace(ctx context.Context, id policy.AllocationID) (Workspace, error)
+	WorkspaceEvidence(ctx context.Context, id policy.AllocationID) (Evidence, error)
+	RemoveWorkspace(ctx context.Context, id policy.AllocationID, req RemoveWorkspaceRequest) (Workspace, error)
+
+	SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Worker, error)
+	ListWorkers(ctx context.Context, f ListFilter) (WorkerList, error)
+	GetWorker(ctx context.Context, id policy.WorkerID) (Worker, error)
+	// WorkerLogs copies the stream ("stdout" or "stderr") from offset to w, and
+	// with follow goes on until the Worker ends. It returns the next offset.
+	WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRequest, w io.Writer) (int64, error)
+	SignalWorker(ctx context.Context, id policy.WorkerID, req SignalRequest) error
+	// StopWorker sends TERM, then KILL after the grace, and returns once the
+	// Worker has ended and its outcome is recorded.
+	StopWorker(ctx context.Context, id policy.WorkerID, req StopRequest) (Worker, error)
+	// WaitWorker returns once the Worker has ended.
+	WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, error)
+
+	// Events calls yield for each event after the given sequence number, oldest
+	// first; with follow it goes on until ctx ends or yield returns false.
+	Events(ctx context.Context, req EventsRequest, yield func(Event) bool) error
+	LedgerRecords(ctx context.Context, req LedgerRequest, yield func(LedgerRecord) bool) error
+	LedgerVerify(ctx context.Context) (LedgerReport, error)
+	// LedgerReplay runs recovery: every leftover of a dead writer is removed.
+	LedgerReplay(ctx context.Context) (RecoveryReport, error)
+}
+
+// Info identifies a Runtime.
+type Info struct {
+	RuntimeID policy.RuntimeID `json:"runtime_id"`
+	Version   string           `json:"version"`
+	API       string           `json:"api"` // "v1"
+	StartedAt time.Time        `json:"started_at"`
+	// Privileged says whether the helper acts as root.
+	Privileged bool `json:"privileged"`
+}
+
+// AddRepositoryRequest registers a source. ID "" takes the source's base name.
+type AddRepositoryRequest struct {
+	ID     policy.RepositoryID `json:"id,omitempty"`
+	Source string              `json:"source"`
+}
+
+// Repository is a registered repository. Source has its credentials removed.
+type Repository struct {
+	ID        policy.RepositoryID `json:"id"`
+	Source    string              `json:"source"`
+	CreatedAt time.Time           `json:"created_at"`
+	FetchedAt time.Time           `json:"fetched_at,omitzero"`
+	// CacheBytes is the disk used by the mirror; Trees counts pristine trees.
+	CacheBytes int64 `json:"cache_bytes"`
+	Trees      int   `json:"trees"`
+}
+
+// FetchResult says what a fetch did.
+type FetchResult struct {
+	RepositoryID policy.RepositoryID `json:"repository_id"`
+	FetchedAt    time.Time           `json:"fetched_at"`
+	Refs         int                 `json:"refs"`
+	// Shared is true when another caller's fetch served this one.
+	Shared bool `json:"shared"`
+}
+
+// ResolveRequest asks for the point that a selector names now.
+type ResolveRequest struct {
+	RepositoryID policy.RepositoryID `json:"repository_id"`
+	Selector     policy.Selector     `json:"selector"`
+	Scope        []string            `json:"scope,omitempty"`
+}
+
+// ResolveResult is the point and what is worth knowing about it.
+type ResolveResult struct {
+	Point    policy.RepositoryPoint `json:"point"`
+	Warnings []policy.Diagnostic    `json:"warnings,omitempty"`
+}
+
+// RepositoryRequest is one repository of a workspace.
+type RepositoryRequest struct {
+	RepositoryID policy.RepositoryID `json:"repository_id"`
+	Selector     policy.Selector     `json:"selector"`
+	Scope        []string            `json:"scope,omitempty"`
+	// Branch makes HEAD a synthetic branch of that name; "" detaches HEAD.
+	Branch string `json:"branch,omitempty"`
+}
+
+// CreateWorkspaceRequest asks for an Execution Workspace.
+type CreateWorkspaceRequest struct {
+	WorkspaceID  policy.WorkspaceID      `json:"workspace_id,omitempty"` // "" is "default"
+	Repositories []RepositoryRequest     `json:"repositories"`
+	Strategy     policy.StrategyName     `json:"strategy,omitempty"`
+	DirtyState   policy.DirtyStatePolicy `json:"dirty_state_policy,omitempty"`
+	Cleanup      policy.CleanupPolicy    `json:"cleanup_policy,omitzero"` // zero: keep_until_asked
+	Sandbox      policy.SandboxPolicy    `json:"sandbox_policy,omitzero"`
+	// IdempotencyKey makes a repeated request return the first one's workspace.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+}
+
+// WorkspaceStatus is an allocation's state.
+type WorkspaceStatus string
+
+const (
+	WorkspaceActive         WorkspaceStatus = "active"
+	WorkspaceStopped        WorkspaceStatus = "stopped"
+	WorkspaceCleanupPending WorkspaceStatus = "cleanup_pending"
+	WorkspaceRemoved        WorkspaceStatus = "removed"
+	WorkspaceFailed         WorkspaceStatus = "failed"
+)
+
+// Workspace is the safe summary of an Execution Workspace.
+type Workspace struct {
+	ID             policy.AllocationID      `json:"id"`
+	WorkspaceID    policy.WorkspaceID       `json:"workspace_id"`
+	WorkerID       policy.WorkerID          `json:"worker_id,omitempty"` // the last Worker
+	Status         WorkspaceStatus          `json:"status"`
+	Points         []policy.RepositoryPoint `json:"repository_points"`
+	Strategy       policy.StrategyName      `json:"materializer_kind"`
+	StrategyReason string                   `json:"strategy_reason,omitempty"`
+	DirtyState     policy.DirtyStatePolicy  `json:"dirty_state_policy"`
+	Cleanup        policy.CleanupPolicy     `json:"cleanup_policy"`
+	SandboxDigest  string                   `json:"sandbox_policy_digest"`
+	// Roots are the paths at which the Worker sees its repositories.
+	Roots       []string            `json:"roots"`
+	CreatedAt   time.Time           `json:"created_at"`
+	StoppedAt   time.Time           `json:"stopped_at,omitzero"`
+	RemovedAt   time.Time           `json:"removed_at,omitzero"`
+	Ancestor    policy.AllocationID `json:"ancestor,omitempty"`
+	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
+}
+
+// ListFilter narrows and pages a listing. Limit 0 is 100; at most 1000.
+type ListFilter struct {
+	WorkspaceID  policy.WorkspaceID  `json:"workspace_id,omitempty"`
+	AllocationID policy.AllocationID `json:"allocation_id,omitempty"` // Workers of one workspace
+	RepositoryID policy.RepositoryID `json:"repository_id,omitempty"`
+	Status       string              `json:"status,omitempty"`
+	Limit        int                 `json:"limit,omitempty"`
+	// After is the Next of the page before.
+	After string `json:"after,omitempty"`
+}
+
+// WorkspaceList and WorkerList are pages, newest first.
+type WorkspaceList struct {
+	Items []Workspace `json:"items"`
+	Next  string      `json:"next,omitempty"`
+}
+
+type WorkerList struct {
+	Items []Worker `json:"items"`
+	Next  string   `json:"next,omitempty"`
+}
+
+// Evidence is what materialization.json holds and the Backend is given: proof
+// of what the Worker ran on.
+type Evidence struct {
+	Version        int                      `json:"version"` // 1
+	RuntimeID      policy.RuntimeID         `json:"runtime_id"`
+	AllocationID   policy.AllocationID      `json:"allocation_id"`
+	WorkspaceID    policy.WorkspaceID       `json:"workspace_id"`
+	Points         []policy.RepositoryPoint `json:"repository_points"`
+	Strategy       policy.StrategyName      `json:"materializer_kind"`
+	StrategyReason string                   `json:"strategy_reason"`
+	DirtyState     policy.DirtyStatePolicy  `json:"dirty_state_policy"`
+	SandboxPolicy  policy.SandboxPolicy     `json:"sandbox_policy"` // without environment values
+	SandboxDigest  string                   `json:"sandbox_policy_digest"`
+	SeccompDigest  string                   `json:"seccomp_digest"`
+	Cleanup        policy.CleanupPolicy     `json:"cleanup_policy"`
+	Ancestor       policy.AllocationID      `json:"ancestor,omitempty"`
+	CreatedAt      time.Time                `json:"created_at"`
+	Files          int64                    `json:"files"`
+	Bytes          int64                    `json:"bytes"`
+	Timings        map[string]time.Duration `json:"timings_ns"`
+	Workers        []Worker                 `json:"workers,omitempty"`
+	Diagnostics    []policy.Diagnostic      `json:"diagnostics,omitempty"`
+}
+
+// RemoveWorkspaceRequest removes a workspace. Discard throws uncollected
+// commits and changes away; without it they are refused (uncollected_work).
+type RemoveWorkspaceRequest struct {
+	Discard bool `json:"discard,omitempty"`
+	// Stop ends live Workers first; without it they are refused (allocation_in_use).
+	Stop bool `json:"stop,omitempty"`
+}
+
+// SpawnWorkerRequest starts a Worker on an existing workspace.
+type SpawnWorkerRequest struct {
+	AllocationID policy.AllocationID `json:"allocation_id"`
+	Command      []string            `json:"command"`
+	// RepositoryID is the repository whose root is the base of RelativeCwd; ""
+	// is the workspace's first.
+	RepositoryID   policy.RepositoryID `json:"repository_id,omitempty"`
+	RelativeCwd    string              `json:"relative_cwd,omitempty"`
+	Env            map[string]string   `json:"env,omitempty"` // added to the policy's
+	Limits         policy.Limits       `json:"limits,omitzero"`
+	IdempotencyKey string              `json:"idempotency_key,omitempty"`
+}
+
+// WorkerStatus is a Worker's state.
+type WorkerStatus string
+
+const (
+	WorkerStarting WorkerStatus = "starting"
+	WorkerRunning  WorkerStatus = "running"
+	WorkerExited   WorkerStatus = "exited"
+	WorkerFailed   WorkerStatus = "failed" // never started
+	WorkerLost     WorkerStatus = "lost"   // ended without an outcome record (power loss)
+)
+
+// Worker is a Worker's safe summary.
+type Worker struct {
+	ID           policy.WorkerID     `json:"id"`
+	AllocationID policy.AllocationID `json:"allocation_id"`
+	WorkspaceID  policy.WorkspaceID  `json:"workspace_id"`
+	Status       WorkerStatus        `json:"status"`
+	Command      []string            `json:"command"`
+	RelativeCwd  string              `json:"relative_cwd,omitempty"`
+	CreatedAt    time.Time           `json:"created_at"`
+	StartedAt    time.Time           `json:"started_at,omitzero"`
+	EndedAt      time.Time           `json:"ended_at,omitzero"`
+	Outcome      *Outcome            `json:"outcome,omitempty"`
+	Workspace    *Workspace          `json:"workspace,omitempty"` // in detail and list
+	Diagnostics  []policy.Diagnostic `json:"diagnostics,omitempty"`
+}
+
+// Outcome is how a Worker ended. ExitCode is 128+Signal for a signal.
+type Outcome struct {
+	ExitCode   int           `json:"exit_code"`
+	Signal     string        `json:"signal,omitempty"` // "SIGKILL"
+	CoreDumped bool          `json:"core_dumped,omitempty"`
+	TimedOut   bool          `json:"timed_out,omitempty"`
+	OOMKilled  bool          `json:"oom_killed,omitempty"`
+	Lost       bool          `json:"lost,omitempty"`
+	UserTime   time.Duration `json:"user_time_ns"`
+	SystemTime time.Duration `json:"system_time_ns"`
+	MaxRSS     int64         `json:"max_rss_bytes"`
+	WallTime   time.Duration `json:"wall_time_ns"`
+}
+
+// LogsRequest asks for a Worker's output. Limit 0 is everything there is.
+type LogsRequest struct {
+	Stream string `json:"stream,omitempty"` // "stdout" (default) or "stderr"
+	Offset int64  `json:"offset,omitempty"`
+	Limit  int64  `json:"limit,omitempty"`
+	Follow bool   `json:"follow,omitempty"`
+}
+
+// SignalRequest names a signal: "TERM", "SIGTERM" or a number.
+type SignalRequest struct {
+	Signal string `json:"signal"`
+}
+
+// StopRequest gives the time between TERM and KILL; zero is ten seconds.
+type StopRequest struct {
+	Grace time.Duration `json:"grace_ns,omitempty"`
+}
+
+// DoctorReport says what this host can do.
+type DoctorReport struct {
+	// Severity is the worst of the checks: ok, degraded or missing.
+	Severity   string          `json:"severity"`
+	Checks     []DoctorCheck   `json:"checks"`
+	Strategies []StrategyCheck `json:"strategies"`
+}
+
+type DoctorCheck struct {
+	Name    string `json:"name"`
+	State   string `json:"state"` // ok, degraded, missing
+	Message string `json:"message"`
+	Fix     string `json:"fix,omitempty"`
+}
+
+type StrategyCheck struct {
+	Name     policy.StrategyName `json:"name"`
+	Possible bool                `json:"possible"`
+	Chosen   bool                `json:"chosen"`
+	Reason   string              `json:"reason"`
+	Fix      string              `json:"fix,omitempty"`
+}
+
+// GCRequest bounds what gc frees. KeepCacheBytes 0 takes the configured quota.
+type GCRequest struct {
+	DryRun         bool  `json:"dry_run,omitempty"`
+	KeepCacheBytes int64 `json:"keep_cache_bytes,omitempty"`
+}
+
+// GCReport says what was, or with DryRun would be, freed.
+type GCReport struct {
+	DryRun         bool                  `json:"dry_run"`
+	RemovedTrees   []string              `json:"removed_trees"`
+	FreedBytes     int64                 `json:"freed_bytes"`
+	ExpiredRemoved []policy.AllocationID `json:"expired_workspaces"`
+	LeftoversFound int                   `json:"leftovers_found"`
+	LeftoversGone  int                   `json:"leftovers_removed"`
+	Diagnostics    []policy.Diagnostic   `json:"diagnostics,omitempty"`
+}
+
+// RecoveryReport says what a ledger replay found and did.
+type RecoveryReport struct {
+	Streams     int                 `json:"streams"`
+	Records     int                 `json:"records"`
+	Leftovers   int                 `json:"leftovers"`
+	Removed     int                 `json:"removed"`
+	Adopted     int                 `json:"adopted"` // live Workers taken over
+	Kept        int                 `json:"kept"`
+	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
+}
+
+// EventsRequest pages through the timeline.
+type EventsRequest struct {
+	After  int64  `json:"after,omitempty"`
+	Owner  string `json:"owner,omitempty"` // an allocation or Worker id
+	Follow bool   `json:"follow,omitempty"`
+}
+
+// Event is a safe line of a timeline.
+type Event struct {
+	Seq    int64             `json:"seq"`
+	Time   time.Time         `json:"time"`
+	Kind   string            `json:"kind"`
+	Owner  string            `json:"owner"`
+	Fields map[string]string `json:"fields,omitempty"`
+}
+
+// LedgerRequest narrows `ledger show`.
+type LedgerRequest struct {
+	Owner string `json:"owner,omitempty"`
+	Held  bool   `json:"held,omitempty"` // only resources still held
+}
+
+// LedgerRecord is one record for people; Path is relative to the Runtime root.
+type LedgerRecord struct {
+	Stream   string    `json:"stream"`
+	Seq      uint64    `json:"seq"`
+	Time     time.Time `json:"time"`
+	Kind     string    `json:"kind"` // intent, done, released, keep …
+	Resource string    `json:"resource,omitempty"`
+	Type     string    `json:"type,omitempty"` // directory, process …
+	Owner    string    `json:"owner,omitempty"`
+	Path     string    `json:"path,omitempty"`
+}
+
+// LedgerReport is the result of verifying every stream's chain.
+type LedgerReport struct {
+	OK      bool               `json:"ok"`
+	Streams []LedgerStreamInfo `json:"streams"`
+}
+
+type LedgerStreamInfo struct {
+	Stream   string `json:"stream"`
+	Segments int    `json:"segments"`
+	Records  int    `json:"records"`
+	Live     bool   `json:"live"`
+	// Break says where and why the chain is broken: "segment 3, line 17: …".
+	Break string `json:"break,omitempty"`
+}
