@@ -1,0 +1,52 @@
+//go:build !linux
+
+package cow
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Statx mirrors the fields of Linux' struct statx that a git index records.
+type Statx struct {
+	Mode         uint16
+	Uid, Gid     uint32
+	Ino, Size    uint64
+	Mtime, Ctime struct {
+		Sec  int64
+		Nsec uint32
+	}
+}
+
+// platformStrategies is empty: btrfs, FICLONE and overlayfs are Linux'. A macOS
+// strategy (clonefile(2) on APFS) would be listed here.
+func platformStrategies() []Strategy { return nil }
+
+func unsupported(op string) error {
+	return policy.Errorf(policy.CodeUnsupported, op, "copy-on-write workspaces are possible on Linux only")
+}
+
+// Probe reports that this platform has no strategies.
+func Probe(context.Context, *os.File) (*Table, error) {
+	return &Table{FileSystem: "unknown", ProbedAt: time.Now()}, unsupported("cow.probe")
+}
+
+// ProbeFresh is Probe.
+func ProbeFresh(ctx context.Context, dir *os.File) (*Table, error) { return Probe(ctx, dir) }
+
+// MakeTop is not possible on this platform.
+func MakeTop(*os.File, string) error { return unsupported("cow.make_top") }
+
+// SealTop is not possible on this platform.
+func SealTop(*os.File, string) error { return unsupported("cow.seal_top") }
+
+// RemoveTop is not possible on this platform.
+func RemoveTop(*os.File, string) error { return unsupported("cow.remove_top") }
+
+// RemoveTree is not possible on this platform.
+func RemoveTree(context.Context, *os.File, string, RemoveOptions) error {
+	return unsupported("cow.remove_tree")
+}

@@ -1,0 +1,22 @@
+package cow
+
+import "yoi.dev/yoi-runtime/policy"
+
+// Strategies returns every strategy of this platform, in the order of the
+// documentation.
+func Strategies() []Strategy {
+	return append(platformStrategies(),
+		elsewhere{policy.StrategyGitWorktree, "git checks out a detached linked worktree on any file system"},
+		elsewhere{policy.StrategyDirect, "the source directory itself is mounted, for debugging only"},
+	)
+}
+
+// ByName returns the strategy of that name, nil for auto and unknown names.
+func ByName(name policy.StrategyName) Strategy {
+	for _, s := range Strategies() {
+		if s.Name() == name {
+			return s
+		}
+	}
+	return nil
+}
