@@ -63,6 +63,7 @@ const (
 	CodeStrategyUnknown     Code = "strategy_unknown"
 	CodeStrategyUnsupported Code = "strategy_unsupported"
 	CodeFileSkipped         Code = "file_skipped"
+	CodeAttributesDropped   Code = "attributes_dropped"
 	CodeDiskFull            Code = "disk_full"
 	CodeQuotaExceeded       Code = "quota_exceeded"
 	CodeCopyFailed          Code = "copy_failed"
@@ -189,6 +190,7 @@ var catalog = []Info{
 	{CodeStrategyUnknown, 400, "No such materialization strategy", "See yoi doctor for the strategies."},
 	{CodeStrategyUnsupported, 422, "The strategy is not possible on this file system", "Use --strategy auto, or a file system that has it: yoi doctor."},
 	{CodeFileSkipped, 200, "A special file was left out", "FIFOs, sockets and device nodes are never materialized."},
+	{CodeAttributesDropped, 200, "Some extended attributes were left out", "Put the Runtime root on a file system with extended attributes and ACLs."},
 	{CodeDiskFull, 507, "The disk is full", "Free space with yoi gc, or move the Runtime root."},
 	{CodeQuotaExceeded, 507, "A quota is used up", "Remove workspaces, or raise the quota."},
 	{CodeCopyFailed, 500, "Copying the tree failed", "Run again with -v to see which file."},
