@@ -1,0 +1,131 @@
+package gitcache
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Options configure a Cache.
+type Options struct {
+	// Root is the Runtime root.
+	Root string
+	// Git is the git program; "" finds it in the fixed PATH.
+	Git string
+	// Ledger is told of every resource before it is made. nil records nothing.
+	Ledger Journal
+	// Progress is called, from one goroutine per operation, while git works.
+	Progress func(Progress)
+	Log      *slog.Logger
+	// AllowProtocols is a subset of file, https and ssh; nil allows all three.
+	AllowProtocols []string
+	// MakeTop makes the top directory of a tree (a subvolume on btrfs), SealTop
+	// makes a finished one read-only, RemoveTop removes one with all it holds.
+	// nil means plain directories.
+	MakeTop, SealTop, RemoveTop func(ctx context.Context, dir string) error
+}
+
+// Resource is one thing in the cache that must not be forgotten after a crash.
+// Kind and Path identify it while it is held.
+type Resource struct {
+	// Kind is a ledger kind: directory, cache_reference, worktree_admin or pristine_tree.
+	Kind string
+	// Owner is the holder (allocation) or the repository id.
+	Owner string
+	// Path is relative to the Runtime root.
+	Path  string
+	Attrs map[string]string
+}
+
+// Journal is the part of the cleanup ledger that the cache writes. Intend
+// returns when the record is durable. A caller that has already written the
+// record in a batch of its own may make Intend do nothing for it.
+type Journal interface {
+	Intend(ctx context.Context, r Resource) error
+	Done(r Resource, dev, ino uint64) error
+	Release(r Resource) error
+}
+
+// Source is a registered repository: its id and where it is.
+type Source struct {
+	ID policy.RepositoryID
+	// URL is a clean absolute path, or a file, https or ssh URL.
+	URL string
+}
+
+// Progress is how far a long operation has come. Total and Bytes are 0 while unknown.
+type Progress struct {
+	Repo  policy.RepositoryID
+	Phase string // git's own words: "Receiving objects", "Updating files", …
+	Done  int64
+	Total int64
+	Bytes int64
+}
+
+// ResolveOptions tune Resolve.
+type ResolveOptions struct {
+	// NoFetch answers from the cache alone.
+	NoFetch bool
+	// Scope is put into the point, and must name directories of its tree.
+	Scope policy.Scope
+}
+
+// FetchReport says what a fetch did.
+type FetchReport struct {
+	FetchedAt time.Time
+	Refs      int
+	// Shared is true when another caller's fetch, begun after this call, served it.
+	Shared bool
+	// Created is true when the mirror did not exist or had to be rebuilt.
+	Created bool
+}
+
+// Tree says what a checked-out tree holds.
+type Tree struct {
+	Entries int   // files, symbolic links and submodule directories
+	Bytes   int64 // of regular files
+}
+
+// GitDirOptions tune WriteGitDir.
+type GitDirOptions struct {
+	// Branch makes HEAD a branch of that name at the point; "" detaches HEAD.
+	Branch string
+}
+
+// RepositoryInfo describes one cached repository.
+type RepositoryInfo struct {
+	ID         policy.RepositoryID
+	Source     string // without credentials
+	FetchedAt  time.Time
+	CacheBytes int64 // of the mirror
+	Trees      int
+	TreeBytes  int64
+	Pins       int
+}
+
+// GCOptions tune GC.
+type GCOptions struct {
+	// Keep are commits to keep beside the pinned ones.
+	Keep []string
+	// UnusedFor is how long a resolved but unpinned point is kept; 0 is a week.
+	UnusedFor time.Duration
+	// Expire is how old an unreachable object must be; 0 is two weeks.
+	Expire time.Duration
+}
+
+// GCReport says what GC did.
+type GCReport struct {
+	PointsDropped int
+	BytesBefore   int64
+	BytesAfter    int64
+}
+
+// EvictReport says what Evict removed.
+type EvictReport struct {
+	Removed      []string // paths relative to the Runtime root
+	BytesFreed   int64
+	BytesLeft    int64
+	InUseSkipped int
+}
