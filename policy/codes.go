@@ -17,6 +17,7 @@ const (
 	CodePeerRefused        Code = "peer_refused"
 	CodeUnavailable        Code = "unavailable"
 	CodeUnsupported        Code = "unsupported"
+	CodeMethodNotAllowed   Code = "method_not_allowed"
 
 	CodeRuntimeRootInvalid   Code = "runtime_root_invalid"
 	CodeRuntimeRootUnsafe    Code = "runtime_root_unsafe"
@@ -143,6 +144,7 @@ var catalog = []Info{
 	{CodeCanceled, 499, "The operation was canceled", "Start it again when ready."},
 	{CodePeerRefused, 403, "The calling user is not allowed on this socket", "Call as the user that the daemon was configured for."},
 	{CodeUnavailable, 503, "A needed service cannot be reached", "See that yoi-runtimed and yoi-helper run: systemctl status 'yoi-*'."},
+	{CodeMethodNotAllowed, 405, "The resource does not have that method", "See the OpenAPI document: /v1/openapi.json."},
 	{CodeUnsupported, 501, "Not possible on this host", "Run yoi doctor to see what this host can do."},
 
 	{CodeRuntimeRootInvalid, 400, "The Runtime root cannot be used", "Name a directory that can be created or is a Runtime root already."},
