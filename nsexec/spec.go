@@ -1,0 +1,87 @@
+package nsexec
+
+import (
+	"os"
+	"time"
+
+	"yoi.dev/yoi-runtime/mounts"
+)
+
+// IDMap is a line of uid_map or gid_map.
+type IDMap = mounts.IDMap
+
+// DefaultID is the Worker's uid and gid inside every sandbox.
+const DefaultID = 1000
+
+// Spec is everything that one launch needs. Launch reads it only.
+type Spec struct {
+	// Argv is the command. A name without a slash is looked up along Env's PATH,
+	// inside the sandbox.
+	Argv []string
+	// Env is the whole environment, as NAME=VALUE. Nothing is inherited.
+	Env []string
+	// CwdRoot is an absolute path of the sandbox ("" is /); RelativeCwd is resolved
+	// beneath it by the kernel.
+	CwdRoot, RelativeCwd string
+
+	// Stdio are the Worker's descriptors 0, 1 and 2. A nil entry is the pty when
+	// Terminal is set, else Logs, else the sandbox's /dev/null.
+	Stdio [3]*os.File
+	// Terminal allocates a pty of the sandbox's own devpts (Plan needs a Dev or
+	// DevPts), makes it the controlling terminal and returns its master as
+	// Process.Terminal.
+	Terminal bool
+	// Winsize is the pty's first size; zero leaves the kernel's.
+	Winsize struct{ Rows, Cols uint16 }
+	// Logs, when Dir is set, are files for those of descriptors 1 and 2 whose Stdio
+	// is nil. They are opened through a detached mount, so that
+	// /proc/self/fd shows no host path.
+	Logs Logs
+
+	// Plan is the sandbox's root file system.
+	Plan mounts.Plan
+	// UIDMap and GIDMap are the user namespace's maps; nil maps UID (and GID) to
+	// the caller's own effective ids, without any privilege.
+	UIDMap, GIDMap []IDMap
+	// UID and GID are the Worker's ids inside; zero is DefaultID.
+	UID, GID    uint32
+	Hostname    string // "" is "worker"
+	HostNetwork bool   // share the host's network namespace
+	// Filter is the seccomp program as raw struct sock_filter entries. Empty means
+	// no filter; only tests want that.
+	Filter []byte
+
+	Rlimits     []Rlimit
+	Nice        int
+	OOMScoreAdj int
+	Umask       uint32 // 0 is 022
+
+	// WallClock ends the Worker with SIGKILL; zero is no limit.
+	WallClock time.Duration
+	// DieWithParent ends the sandbox when the calling process ends, however.
+	DieWithParent bool
+	// Hold are descriptors that PID 1 keeps open until the sandbox has ended:
+	// flock(2)ed files, which tell others that it lives.
+	Hold []*os.File
+	// Outcome receives the outcome record from PID 1 (fdatasynced). Nil keeps it in
+	// memory, for Wait only.
+	Outcome *os.File
+	// Parked, if set, is called with the sandbox's PID 1 before the Worker is
+	// started, and the sandbox goes on when it returns nil. It is where a scope is
+	// made. The pidfd stays owned by Launch.
+	Parked func(pid int, pidfd *os.File) error
+	// Cgroup, a directory of cgroup2, is where PID 1 is born (CLONE_INTO_CGROUP).
+	Cgroup *os.File
+}
+
+// Logs names files in a directory of the host.
+type Logs struct {
+	Dir            mounts.Source
+	Stdout, Stderr string // names; opened O_APPEND, made 0600 if absent
+}
+
+// Rlimit is one setrlimit(2).
+type Rlimit struct {
+	Resource   int
+	Soft, Hard uint64
+}
