@@ -1,0 +1,2 @@
+// Package ledger is the append-only, fsynced, hash-chained cleanup ledger.
+package ledger

@@ -1,0 +1,2 @@
+// Package registry is the allocation registry, runtime.db (SQLite).
+package registry

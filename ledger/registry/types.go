@@ -1,0 +1,145 @@
+package registry
+
+import (
+	"encoding/json"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Repository is a registered repository.
+type Repository struct {
+	ID        policy.RepositoryID `json:"id"`
+	Source    string              `json:"source"`
+	CreatedAt time.Time           `json:"created_at"`
+	FetchedAt time.Time           `json:"fetched_at,omitzero"`
+	// Options are the repository's settings, whatever the caller's version knows.
+	Options json.RawMessage `json:"options,omitempty"`
+}
+
+// AllocationStatus is an allocation's state. It moves active → stopped →
+// cleanup_pending → removed; active and stopped may also become failed, and
+// failed goes on to cleanup_pending.
+type AllocationStatus string
+
+const (
+	AllocationActive         AllocationStatus = "active"
+	AllocationStopped        AllocationStatus = "stopped"
+	AllocationCleanupPending AllocationStatus = "cleanup_pending"
+	AllocationRemoved        AllocationStatus = "removed"
+	AllocationFailed         AllocationStatus = "failed"
+)
+
+// Mount is what a repository looks like from inside.
+type Mount struct {
+	RepositoryID policy.RepositoryID `json:"repository_id"`
+	// Target is the path in the sandbox.
+	Target   string              `json:"target"`
+	Strategy policy.StrategyName `json:"strategy"`
+	// Tree is the pristine tree's key, "" for a direct mount.
+	Tree     string `json:"tree,omitempty"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Allocation is the registry record of one Execution Workspace. Root and
+// Scratch are relative to the Runtime root.
+type Allocation struct {
+	ID               policy.AllocationID      `json:"id"`
+	RuntimeID        policy.RuntimeID         `json:"runtime_id"`
+	WorkerID         policy.WorkerID          `json:"worker_id,omitempty"` // the last Worker
+	WorkspaceID      policy.WorkspaceID       `json:"workspace_id"`
+	RepositoryPoints []policy.RepositoryPoint `json:"repository_points"`
+	MaterializerKind policy.StrategyName      `json:"materializer_kind"`
+	StrategyReason   string                   `json:"strategy_reason,omitempty"`
+	Root             string                   `json:"root"`
+	Mounts           []Mount                  `json:"mounts"`
+	Scratch          string                   `json:"scratch"`
+	SourceCacheRefs  []string                 `json:"source_cache_refs"`
+	SandboxPolicy    policy.SandboxPolicy     `json:"sandbox_policy"`
+	DirtyStatePolicy policy.DirtyStatePolicy  `json:"dirty_state_policy"`
+	CleanupPolicy    policy.CleanupPolicy     `json:"cleanup_policy"`
+	// CleanupDeadline is when keep_for ends; zero without one.
+	CleanupDeadline time.Time           `json:"cleanup_deadline,omitzero"`
+	Status          AllocationStatus    `json:"status"`
+	CreatedAt       time.Time           `json:"created_at"`
+	StoppedAt       time.Time           `json:"stopped_at,omitzero"`
+	RemovedAt       time.Time           `json:"removed_at,omitzero"`
+	Diagnostics     []policy.Diagnostic `json:"diagnostics,omitempty"`
+	Ancestor        policy.AllocationID `json:"ancestor,omitempty"`
+	// Evidence is the content of materialization.json.
+	Evidence json.RawMessage `json:"evidence,omitempty"`
+}
+
+// WorkerStatus is a Worker's state: starting → running → exited or lost, or
+// starting → failed.
+type WorkerStatus string
+
+const (
+	WorkerStarting WorkerStatus = "starting"
+	WorkerRunning  WorkerStatus = "running"
+	WorkerExited   WorkerStatus = "exited"
+	WorkerFailed   WorkerStatus = "failed" // never started
+	WorkerLost     WorkerStatus = "lost"   // ended without an outcome record
+)
+
+// Outcome is how a Worker ended. ExitCode is 128+number for a signal.
+type Outcome struct {
+	ExitCode   int           `json:"exit_code"`
+	Signal     string        `json:"signal,omitempty"` // "SIGKILL"
+	CoreDumped bool          `json:"core_dumped,omitempty"`
+	TimedOut   bool          `json:"timed_out,omitempty"`
+	OOMKilled  bool          `json:"oom_killed,omitempty"`
+	Lost       bool          `json:"lost,omitempty"`
+	UserTime   time.Duration `json:"user_time_ns"`
+	SystemTime time.Duration `json:"system_time_ns"`
+	MaxRSS     int64         `json:"max_rss_bytes"`
+	WallTime   time.Duration `json:"wall_time_ns"`
+}
+
+// Worker is the record of one process tree in one sandbox. It has no process
+// id on purpose: a number read back after a restart may be somebody else's.
+type Worker struct {
+	ID           policy.WorkerID     `json:"id"`
+	AllocationID policy.AllocationID `json:"allocation_id"`
+	WorkspaceID  policy.WorkspaceID  `json:"workspace_id"`
+	RepositoryID policy.RepositoryID `json:"repository_id,omitempty"`
+	Status       WorkerStatus        `json:"status"`
+	Command      []string            `json:"command"`
+	RelativeCwd  string              `json:"relative_cwd,omitempty"`
+	CreatedAt    time.Time           `json:"created_at"`
+	StartedAt    time.Time           `json:"started_at,omitzero"`
+	EndedAt      time.Time           `json:"ended_at,omitzero"`
+	Outcome      *Outcome            `json:"outcome,omitempty"`
+	// Logs are the names of the log files in the Worker's directory.
+	Logs        []string            `json:"logs,omitempty"`
+	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
+}
+
+// Filter narrows and pages a listing, newest first. Zero fields match all;
+// Limit 0 is 100, at most 1000.
+type Filter struct {
+	WorkspaceID  policy.WorkspaceID
+	AllocationID policy.AllocationID
+	RepositoryID policy.RepositoryID
+	// Status is any of the given.
+	Status []string
+	Limit  int
+	// After is the Next of the page before.
+	After string
+}
+
+// Page is one page of a listing; Next is "" on the last.
+type Page[T any] struct {
+	Items []T
+	Next  string
+}
+
+// IdempotencyKey remembers the answer to a request, so that a repeated request
+// gets it again instead of doing the work twice.
+type IdempotencyKey struct {
+	Key string
+	// Digest is of the request: the same key with another request is a conflict.
+	Digest    string
+	Response  json.RawMessage // nil while the first request is under way
+	CreatedAt time.Time
+}
