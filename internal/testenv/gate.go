@@ -1,0 +1,39 @@
+package testenv
+
+import (
+	"os"
+	"testing"
+)
+
+// SkipMarker begins the text of every legitimate skip. The test runner of
+// `make test` fails a run under CI that skips for any other reason.
+const SkipMarker = "kernel feature missing: "
+
+// CI says whether this is a run that must prove everything.
+func CI() bool {
+	v := os.Getenv("CI")
+	return v != "" && v != "0" && v != "false"
+}
+
+// Root is called first by a test that needs root and the private mount
+// namespace. Lacking root is a skip at a desk and a failure under CI.
+func Root(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if CI() {
+			t.Fatal("this test needs root, and CI must have it")
+		}
+		t.Skip("this test needs root: run it with sudo, or make root-test")
+	}
+	if !inside() {
+		t.Fatal("this test needs the private mount namespace: give the package `func TestMain(m *testing.M) { testenv.Main(m) }`")
+	}
+}
+
+// MissingKernelFeature is the only way to skip under CI: it names the feature
+// and what showed that it is missing. Call it on the kernel's own answer
+// (ENOSYS, a missing /proc file), never on a failure that could be ours.
+func MissingKernelFeature(t testing.TB, feature, reason string) {
+	t.Helper()
+	t.Skipf("%s%s: %s", SkipMarker, feature, reason)
+}
