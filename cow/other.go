@@ -50,3 +50,6 @@ func RemoveTop(*os.File, string) error { return unsupported("cow.remove_top") }
 func RemoveTree(context.Context, *os.File, string, RemoveOptions) error {
 	return unsupported("cow.remove_tree")
 }
+
+// SubvolumeUUID is not possible on this platform.
+func SubvolumeUUID(*os.File) (string, error) { return "", unsupported("cow.subvolume_uuid") }

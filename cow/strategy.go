@@ -67,7 +67,10 @@ type Support struct {
 	OK bool `json:"ok"`
 	// Reason is one sentence for people: why it works or does not.
 	Reason string `json:"reason"`
-	// Fix is what an operator can do about it; empty when nothing or OK.
+	// Costly says that it works, but that auto takes it only for want of another.
+	Costly bool `json:"costly,omitempty"`
+	// Fix is what an operator can do about it; empty when there is
+	// nothing to mend.
 	Fix string `json:"fix,omitempty"`
 }
 

@@ -24,10 +24,10 @@ type Table struct {
 // autoOrder is the order in which auto prefers strategies:
 //
 // btrfs_snapshot first: constant time, and the result is an ordinary tree in
-// which rename, hard links and inode numbers behave as everywhere. Its probe
-// demands that a snapshot can also be deleted as a snapshot; without that
-// (btrfs mounted without user_subvol_rm_allowed, no CAP_SYS_ADMIN) removal is
-// a walk over every file, and overlay is the better choice.
+// which rename, hard links and inode numbers behave as everywhere. It counts as
+// costly where a snapshot cannot be deleted as a snapshot (btrfs mounted without
+// user_subvol_rm_allowed, no CAP_SYS_ADMIN): removal is then a walk over every
+// file, and overlay is the better choice.
 //
 // overlay next: constant time on every file system. Its price is paid by the
 // few who notice it: rename(2) of a directory of the lower layer is EXDEV (mv
@@ -84,17 +84,20 @@ func (t *Table) Choose(name policy.StrategyName) (s Strategy, reason string, err
 
 func (t *Table) chooseAuto() (Strategy, string, error) {
 	var passed []string
-	for _, name := range autoOrder {
-		e, ok := t.Lookup(name)
-		if ok && e.Support.OK {
-			why := fmt.Sprintf("auto chose %s on %s: %s", name, t.FileSystem, e.Support.Reason)
-			if len(passed) > 0 {
-				why += "; passed over " + strings.Join(passed, ", ")
+	for _, costly := range []bool{false, true} {
+		for _, name := range autoOrder {
+			e, ok := t.Lookup(name)
+			switch {
+			case !ok:
+			case e.Support.OK && e.Support.Costly == costly:
+				why := fmt.Sprintf("auto chose %s on %s: %s", name, t.FileSystem, e.Support.Reason)
+				if len(passed) > 0 {
+					why += "; passed over " + strings.Join(passed, ", ")
+				}
+				return ByName(name), why, nil
+			case !costly:
+				passed = append(passed, fmt.Sprintf("%s (%s)", name, e.Support.Reason))
 			}
-			return ByName(name), why, nil
-		}
-		if ok {
-			passed = append(passed, fmt.Sprintf("%s (%s)", name, e.Support.Reason))
 		}
 	}
 	return nil, "", policy.Errorf(policy.CodeStrategyUnsupported, "cow.choose",

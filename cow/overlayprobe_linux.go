@@ -1,0 +1,140 @@
+package cow
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// overlayProbeArg is the argv[0] under which a program that links this package
+// is the probe's child and nothing else. User namespaces need a process of
+// their own (unshare(2): CLONE_NEWUSER is EINVAL for a threaded caller), and a
+// Go program is always threaded; the child is our own image, so nothing has to
+// be installed or found.
+const overlayProbeArg = "yoi-overlay-probe"
+
+func init() {
+	if len(os.Args) == 1 && os.Args[0] == overlayProbeArg {
+		os.Exit(overlayProbeChild())
+	}
+}
+
+// Probe mounts an overlay the way a Worker's sandbox will: inside a fresh user
+// and mount namespace with userxattr (Linux 5.11), and changes something in it.
+func (overlay) Probe(ctx context.Context, d ProbeDir) Support {
+	if err := makeOverlayDirs(fd(d.Dir)); err != nil {
+		return Support{Reason: fmt.Sprintf("the probe's directories could not be made (%v)", err)}
+	}
+	step, err := runOverlayProbe(ctx, d.Dir)
+	switch {
+	case err == nil:
+		return Support{OK: true, Reason: "an overlay mount takes constant time; a file is copied when it is first written"}
+	case step == "":
+		return Support{
+			Reason: fmt.Sprintf("no user namespace can be made (%v)", unwrapErrno(err)),
+			Fix:    "Allow them: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns.",
+		}
+	}
+	return Support{
+		Reason: fmt.Sprintf("this %s does not serve as an overlay's layers in a user namespace (%s: %v)", d.FileSystem, step, err),
+		Fix:    "Use Linux 5.11 or newer with overlayfs, and put the Runtime root on ext4, xfs, btrfs or tmpfs.",
+	}
+}
+
+func makeOverlayDirs(dir int) error {
+	for _, name := range []string{"lower", "upper", "work", "merged"} {
+		if err := mkdirat(dir, newCname(name), 0o700); err != nil {
+			return err
+		}
+	}
+	lower, err := openBeneath(dir, newCname("lower"), openDir)
+	if err != nil {
+		return err
+	}
+	defer closeFd(lower)
+	for _, name := range []string{"changed", "deleted"} {
+		f, err := makeFile(lower, name, []byte("lower"))
+		if err != nil {
+			return err
+		}
+		closeFd(f)
+	}
+	return nil
+}
+
+// runOverlayProbe returns the step that failed and why; no step when the child
+// could not be started at all.
+func runOverlayProbe(ctx context.Context, dir *os.File) (step string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = []string{overlayProbeArg}
+	cmd.Env = []string{}
+	cmd.Stdout = &out
+	cmd.ExtraFiles = []*os.File{dir} // descriptor 3
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: unix.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: unix.Getegid(), Size: 1}},
+	}
+	err = cmd.Run()
+	if err == nil {
+		return "", nil
+	}
+	if name, why, ok := strings.Cut(strings.TrimSpace(out.String()), ": "); ok {
+		return name, errors.New(why)
+	}
+	return "", err
+}
+
+// unwrapErrno drops the program's path from os/exec's message.
+func unwrapErrno(err error) error {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return err
+}
+
+// overlayProbeChild runs in the new namespaces with the probe's directory as
+// descriptor 3. It takes one more mount namespace, so that even a wrong caller
+// could not make it mount anything where others see it.
+func overlayProbeChild() int {
+	runtime.LockOSThread()
+	steps := []struct {
+		name string
+		do   func() error
+	}{
+		{"unshare", func() error { return unix.Unshare(unix.CLONE_NEWNS) }},
+		{"private", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") }},
+		{"directory", func() error { return unix.Fchdir(3) }},
+		{"mount", func() error {
+			return unix.Mount("overlay", "merged", "overlay", unix.MS_NODEV|unix.MS_NOSUID, "lowerdir=lower,upperdir=upper,workdir=work,userxattr")
+		}},
+		{"copy up", func() error { return os.WriteFile("merged/changed", []byte("upper"), 0o600) }},
+		{"whiteout", func() error { return unix.Unlink("merged/deleted") }},
+		{"lower layer", func() error {
+			if b, err := os.ReadFile("lower/changed"); err != nil || string(b) != "lower" {
+				return errors.New("a write reached it")
+			}
+			return nil
+		}},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			fmt.Printf("%s: %v\n", s.name, unwrapErrno(err))
+			return 1
+		}
+	}
+	return 0
+}
