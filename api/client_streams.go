@@ -1,0 +1,126 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+// maxLine bounds one JSON line of a stream.
+const maxLine = 1 << 20
+
+// WorkerLogs copies a log to w. It returns the next offset, also when the
+// connection is lost on the way: what w was given is counted.
+func (c *Client) WorkerLogs(ctx context.Context, id policy.WorkerID, req runtime.LogsRequest, w io.Writer) (int64, error) {
+	path, err := item("worker", workers, id, "/logs")
+	if err != nil {
+		return req.Offset, err
+	}
+	q := url.Values{}
+	setText(q, "stream", req.Stream)
+	setNumber(q, "offset", req.Offset)
+	setNumber(q, "limit", req.Limit)
+	setFlag(q, "follow", req.Follow)
+	resp, err := c.send(ctx, request{method: "GET", path: path, query: q, accept: "application/octet-stream"})
+	if err != nil {
+		return req.Offset, err
+	}
+	defer resp.Body.Close()
+	out := &sink{w: w}
+	n, err := io.Copy(out, resp.Body)
+	next := req.Offset + n
+	if out.err != nil {
+		return next, policy.Errorf(policy.CodeCanceled, "api.client", "the output cannot be written").Because(out.err)
+	}
+	if err != nil {
+		return next, transportError(ctx, err)
+	}
+	if err := trailerProblem(resp); err != nil {
+		return next, err
+	}
+	// The server's word goes before the count: an offset past the end is moved.
+	if o, err := strconv.ParseInt(resp.Trailer.Get(OffsetTrailer), 10, 64); err == nil {
+		next = o
+	}
+	return next, nil
+}
+
+// sink remembers that it was the writer that failed, not the daemon.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sink) Write(b []byte) (n int, err error) {
+	n, err = s.w.Write(b)
+	if err != nil {
+		s.err = err
+	}
+	return n, err
+}
+
+// Events implements runtime.Service.
+func (c *Client) Events(ctx context.Context, req runtime.EventsRequest, yield func(runtime.Event) bool) error {
+	q := url.Values{}
+	setNumber(q, "after", req.After)
+	setText(q, "owner", req.Owner)
+	setFlag(q, "follow", req.Follow)
+	return readLines(ctx, c, "/v1/events", q, yield)
+}
+
+// LedgerRecords implements runtime.Service.
+func (c *Client) LedgerRecords(ctx context.Context, req runtime.LedgerRequest, yield func(runtime.LedgerRecord) bool) error {
+	q := url.Values{}
+	setText(q, "owner", req.Owner)
+	setFlag(q, "held", req.Held)
+	return readLines(ctx, c, "/v1/ledger/records", q, yield)
+}
+
+func readLines[T any](ctx context.Context, c *Client, path string, q url.Values, yield func(T) bool) error {
+	resp, err := c.send(ctx, request{method: "GET", path: path, query: q, accept: linesType})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var v T
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			if lines.Err() != nil { // the connection broke in mid-line
+				return transportError(ctx, lines.Err())
+			}
+			return badAnswer(resp, err)
+		}
+		if !yield(v) {
+			return nil
+		}
+	}
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return badAnswer(resp, err)
+	} else if err != nil {
+		return transportError(ctx, err)
+	}
+	return trailerProblem(resp)
+}
+
+// trailerProblem returns the failure that ended a stream, once it is read.
+func trailerProblem(resp *http.Response) error {
+	t := resp.Trailer.Get(ProblemTrailer)
+	if t == "" {
+		return nil
+	}
+	d, err := parseProblem([]byte(t))
+	if err != nil {
+		return badAnswer(resp, err)
+	}
+	return d
+}

@@ -1,0 +1,37 @@
+package api
+
+import (
+	"net/http"
+
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+func (c *call) getInfo() error {
+	info, err := c.svc.Info(c.ctx)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, info)
+}
+
+func (c *call) getDoctor() error {
+	report, err := c.svc.Doctor(c.ctx)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, report)
+}
+
+func (c *call) collectGarbage() error {
+	var req runtime.GCRequest
+	if err := c.body(&req, true); err != nil {
+		return err
+	}
+	report, err := c.svc.GC(c.ctx, req)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, report)
+}
+
+func (c *call) getOpenAPI() error { return c.send(http.StatusOK, jsonType, OpenAPI()) }

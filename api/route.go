@@ -1,0 +1,119 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// route is one operation. The table below is the whole API: what is not in it
+// is not served, and a test holds it against the OpenAPI document.
+type route struct {
+	method, path string
+	// operation is the OpenAPI operationId.
+	operation string
+	// query names the parameters that the operation takes.
+	query []string
+	// keyed operations honour Idempotency-Key; others that change something do
+	// the same when they are repeated, but for once ones, which refuse the key.
+	keyed, once bool
+	// waits marks operations that may last as long as a Worker does. They end
+	// when the daemon shuts down; the others are let finish.
+	waits  bool
+	handle func(*call) error
+}
+
+func routes() []route {
+	page := []string{"workspace_id", "repository_id", "status", "limit", "after"}
+	return []route{
+		{method: "GET", path: "/v1/info", operation: "getInfo", handle: (*call).getInfo},
+		{method: "GET", path: "/v1/doctor", operation: "getDoctor", handle: (*call).getDoctor},
+		{method: "POST", path: "/v1/gc", operation: "collectGarbage", handle: (*call).collectGarbage},
+		{method: "GET", path: "/v1/openapi.json", operation: "getOpenAPI", handle: (*call).getOpenAPI},
+
+		{method: "GET", path: "/v1/repositories", operation: "listRepositories", handle: (*call).listRepositories},
+		{method: "POST", path: "/v1/repositories", operation: "addRepository", handle: (*call).addRepository},
+		{method: "GET", path: "/v1/repositories/{id}", operation: "getRepository", handle: (*call).getRepository},
+		{method: "DELETE", path: "/v1/repositories/{id}", operation: "removeRepository", handle: (*call).removeRepository},
+		{method: "POST", path: "/v1/repositories/{id}/fetch", operation: "fetchRepository", handle: (*call).fetchRepository},
+		{method: "POST", path: "/v1/resolve", operation: "resolve", handle: (*call).resolve},
+
+		{method: "GET", path: "/v1/execution-workspaces", operation: "listWorkspaces", query: page, handle: (*call).listWorkspaces},
+		{method: "POST", path: "/v1/execution-workspaces", operation: "createWorkspace", keyed: true, handle: (*call).createWorkspace},
+		{method: "GET", path: "/v1/execution-workspaces/{id}", operation: "getWorkspace", handle: (*call).getWorkspace},
+		{method: "GET", path: "/v1/execution-workspaces/{id}/evidence", operation: "getEvidence", handle: (*call).getEvidence},
+		{method: "POST", path: "/v1/execution-workspaces/{id}/cleanup", operation: "removeWorkspace", handle: (*call).removeWorkspace},
+
+		{method: "GET", path: "/v1/workers", operation: "listWorkers", query: append(page, "allocation_id"), handle: (*call).listWorkers},
+		{method: "POST", path: "/v1/workers", operation: "spawnWorker", keyed: true, handle: (*call).spawnWorker},
+		{method: "GET", path: "/v1/workers/{id}", operation: "getWorker", handle: (*call).getWorker},
+		{method: "GET", path: "/v1/workers/{id}/logs", operation: "getWorkerLogs", waits: true,
+			query: []string{"stream", "offset", "limit", "follow"}, handle: (*call).getWorkerLogs},
+		{method: "POST", path: "/v1/workers/{id}/signal", operation: "signalWorker", once: true, handle: (*call).signalWorker},
+		{method: "POST", path: "/v1/workers/{id}/stop", operation: "stopWorker", handle: (*call).stopWorker},
+		{method: "GET", path: "/v1/workers/{id}/wait", operation: "waitWorker", waits: true, handle: (*call).waitWorker},
+
+		{method: "GET", path: "/v1/events", operation: "streamEvents", waits: true,
+			query: []string{"after", "owner", "follow"}, handle: (*call).streamEvents},
+		{method: "GET", path: "/v1/ledger/records", operation: "getLedgerRecords", query: []string{"owner", "held"}, handle: (*call).getLedgerRecords},
+		{method: "GET", path: "/v1/ledger/verify", operation: "verifyLedger", handle: (*call).verifyLedger},
+		{method: "POST", path: "/v1/ledger/replay", operation: "replayLedger", handle: (*call).replayLedger},
+	}
+}
+
+// match finds the route of a request and the value of its {id}. Only the exact
+// path matches: net/http's ServeMux would answer an unclean one with a redirect.
+func match(table []route, method, path string) (*route, string, error) {
+	var allow []string
+	for i := range table {
+		id, ok := matchPath(table[i].path, path)
+		if !ok {
+			continue
+		}
+		if table[i].method == method {
+			return &table[i], id, nil
+		}
+		allow = append(allow, table[i].method)
+	}
+	if allow == nil {
+		return nil, "", policy.Errorf(policy.CodeNotFound, "api.route", "there is no such resource")
+	}
+	slices.Sort(allow)
+	return nil, "", policy.Errorf(policy.CodeMethodNotAllowed, "api.route", "the resource does not have that method").
+		With("allow", strings.Join(allow, ", "))
+}
+
+func matchPath(pattern, path string) (id string, ok bool) {
+	before, after, hasID := strings.Cut(pattern, "{id}")
+	if !hasID {
+		return "", path == pattern
+	}
+	rest, ok := strings.CutPrefix(path, before)
+	if !ok {
+		return "", false
+	}
+	id, ok = strings.CutSuffix(rest, after)
+	return id, ok && id != "" && !strings.Contains(id, "/")
+}
+
+// checkKey validates an Idempotency-Key and its use.
+func (rt *route) checkKey(h http.Header) (string, error) {
+	keys := h.Values("Idempotency-Key")
+	if len(keys) == 0 {
+		return "", nil
+	}
+	key := keys[0]
+	ok := len(keys) == 1 && len(key) > 0 && len(key) <= 128
+	for i := 0; ok && i < len(key); i++ {
+		ok = key[i] > ' ' && key[i] < 0x7f
+	}
+	switch {
+	case !ok:
+		return "", badRequest("Idempotency-Key is not 1 to 128 visible ASCII characters")
+	case rt.once:
+		return "", badRequest("this operation acts each time it is asked: it takes no Idempotency-Key")
+	}
+	return key, nil
+}

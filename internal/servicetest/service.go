@@ -1,0 +1,231 @@
+package servicetest
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+// Call is one method call that the service got.
+type Call struct {
+	Method string
+	ID     string
+	Arg    any
+}
+
+// Service answers with the canned values. The zero value is ready.
+type Service struct {
+	// Err, when set, fails every call.
+	Err error
+	// Panic makes every call panic with it.
+	Panic any
+	// Hang makes calls wait for their context's end, and report it on Released.
+	Hang     bool
+	Released chan string
+	// Empty answers listings and reports with zero values.
+	Empty bool
+	// Logs is a Worker's stdout; LogsErr fails the copy after it.
+	Logs    []byte
+	LogsErr error
+	// EventsErr fails Events and LedgerRecords after the last one.
+	EventsErr error
+
+	mu    sync.Mutex
+	calls []Call
+}
+
+var _ runtime.Service = (*Service)(nil)
+
+// Calls returns what was called so far.
+func (s *Service) Calls() []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Call(nil), s.calls...)
+}
+
+// Last returns the latest call.
+func (s *Service) Last() Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.calls) == 0 {
+		return Call{}
+	}
+	return s.calls[len(s.calls)-1]
+}
+
+func (s *Service) enter(ctx context.Context, method, id string, arg any) error {
+	s.mu.Lock()
+	s.calls = append(s.calls, Call{method, id, arg})
+	s.mu.Unlock()
+	if s.Panic != nil {
+		panic(s.Panic)
+	}
+	if s.Hang {
+		<-ctx.Done()
+		if s.Released != nil {
+			s.Released <- method
+		}
+		return ctx.Err()
+	}
+	return s.Err
+}
+
+// answer returns v, or the zero value for an Empty service.
+func answer[T any](s *Service, v T, err error) (T, error) {
+	if s.Empty || err != nil {
+		v = *new(T)
+	}
+	return v, err
+}
+
+func (s *Service) Info(ctx context.Context) (runtime.Info, error) {
+	return runtime.Info{RuntimeID: "rt-0123456789abcdef", Version: "1.2.3", API: "v1", StartedAt: Then, Privileged: true}, s.enter(ctx, "Info", "", nil)
+}
+
+func (s *Service) Doctor(ctx context.Context) (runtime.DoctorReport, error) {
+	return Doctor(), s.enter(ctx, "Doctor", "", nil)
+}
+
+func (s *Service) GC(ctx context.Context, req runtime.GCRequest) (runtime.GCReport, error) {
+	return answer(s, runtime.GCReport{
+		DryRun: req.DryRun, RemovedTrees: []string{"hello/" + Tree}, FreedBytes: 1 << 20,
+		ExpiredRemoved: []policy.AllocationID{Allocation}, LeftoversFound: 2, LeftoversGone: 1,
+		Diagnostics: []policy.Diagnostic{warning()},
+	}, s.enter(ctx, "GC", "", req))
+}
+
+func (s *Service) AddRepository(ctx context.Context, req runtime.AddRepositoryRequest) (runtime.Repository, error) {
+	return Repositories()[0], s.enter(ctx, "AddRepository", "", req)
+}
+
+func (s *Service) ListRepositories(ctx context.Context) ([]runtime.Repository, error) {
+	return answer(s, Repositories(), s.enter(ctx, "ListRepositories", "", nil))
+}
+
+func (s *Service) GetRepository(ctx context.Context, id policy.RepositoryID) (runtime.Repository, error) {
+	return Repositories()[0], s.enter(ctx, "GetRepository", string(id), nil)
+}
+
+func (s *Service) FetchRepository(ctx context.Context, id policy.RepositoryID) (runtime.FetchResult, error) {
+	return runtime.FetchResult{RepositoryID: Repository, FetchedAt: Then, Refs: 7, Shared: true}, s.enter(ctx, "FetchRepository", string(id), nil)
+}
+
+func (s *Service) RemoveRepository(ctx context.Context, id policy.RepositoryID) error {
+	return s.enter(ctx, "RemoveRepository", string(id), nil)
+}
+
+func (s *Service) Resolve(ctx context.Context, req runtime.ResolveRequest) (runtime.ResolveResult, error) {
+	return runtime.ResolveResult{Point: Point(), Warnings: []policy.Diagnostic{warning()}}, s.enter(ctx, "Resolve", "", req)
+}
+
+func (s *Service) CreateWorkspace(ctx context.Context, req runtime.CreateWorkspaceRequest) (runtime.Workspace, error) {
+	return Workspace(), s.enter(ctx, "CreateWorkspace", "", req)
+}
+
+func (s *Service) ListWorkspaces(ctx context.Context, f runtime.ListFilter) (runtime.WorkspaceList, error) {
+	return answer(s, runtime.WorkspaceList{Items: []runtime.Workspace{Workspace()}, Next: "page2"}, s.enter(ctx, "ListWorkspaces", "", f))
+}
+
+func (s *Service) GetWorkspace(ctx context.Context, id policy.AllocationID) (runtime.Workspace, error) {
+	return Workspace(), s.enter(ctx, "GetWorkspace", string(id), nil)
+}
+
+func (s *Service) WorkspaceEvidence(ctx context.Context, id policy.AllocationID) (runtime.Evidence, error) {
+	return Evidence(), s.enter(ctx, "WorkspaceEvidence", string(id), nil)
+}
+
+func (s *Service) RemoveWorkspace(ctx context.Context, id policy.AllocationID, req runtime.RemoveWorkspaceRequest) (runtime.Workspace, error) {
+	ws := Workspace()
+	ws.Status = runtime.WorkspaceRemoved
+	return ws, s.enter(ctx, "RemoveWorkspace", string(id), req)
+}
+
+func (s *Service) SpawnWorker(ctx context.Context, req runtime.SpawnWorkerRequest) (runtime.Worker, error) {
+	return WorkerRecord(), s.enter(ctx, "SpawnWorker", "", req)
+}
+
+func (s *Service) ListWorkers(ctx context.Context, f runtime.ListFilter) (runtime.WorkerList, error) {
+	return answer(s, runtime.WorkerList{Items: []runtime.Worker{WorkerRecord()}, Next: "page2"}, s.enter(ctx, "ListWorkers", "", f))
+}
+
+func (s *Service) GetWorker(ctx context.Context, id policy.WorkerID) (runtime.Worker, error) {
+	return WorkerRecord(), s.enter(ctx, "GetWorker", string(id), nil)
+}
+
+// WorkerLogs serves Logs. With follow it sends one byte at a time.
+func (s *Service) WorkerLogs(ctx context.Context, id policy.WorkerID, req runtime.LogsRequest, w io.Writer) (int64, error) {
+	if err := s.enter(ctx, "WorkerLogs", string(id), req); err != nil {
+		return 0, err
+	}
+	b := s.Logs[min(req.Offset, int64(len(s.Logs))):]
+	if req.Limit > 0 {
+		b = b[:min(req.Limit, int64(len(b)))]
+	}
+	step := len(b)
+	if req.Follow {
+		step = 1
+	}
+	next := req.Offset
+	for ; len(b) > 0; b = b[min(step, len(b)):] {
+		n, err := w.Write(b[:min(step, len(b))])
+		next += int64(n)
+		if err != nil {
+			return next, err
+		}
+		if req.Follow {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return next, s.LogsErr
+}
+
+func (s *Service) SignalWorker(ctx context.Context, id policy.WorkerID, req runtime.SignalRequest) error {
+	return s.enter(ctx, "SignalWorker", string(id), req)
+}
+
+func (s *Service) StopWorker(ctx context.Context, id policy.WorkerID, req runtime.StopRequest) (runtime.Worker, error) {
+	return WorkerRecord(), s.enter(ctx, "StopWorker", string(id), req)
+}
+
+func (s *Service) WaitWorker(ctx context.Context, id policy.WorkerID) (runtime.Worker, error) {
+	return WorkerRecord(), s.enter(ctx, "WaitWorker", string(id), nil)
+}
+
+func (s *Service) Events(ctx context.Context, req runtime.EventsRequest, yield func(runtime.Event) bool) error {
+	if err := s.enter(ctx, "Events", "", req); err != nil || s.Empty {
+		return err
+	}
+	for _, e := range Events() {
+		if e.Seq > req.After && !yield(e) {
+			return nil
+		}
+	}
+	return s.EventsErr
+}
+
+func (s *Service) LedgerRecords(ctx context.Context, req runtime.LedgerRequest, yield func(runtime.LedgerRecord) bool) error {
+	if err := s.enter(ctx, "LedgerRecords", "", req); err != nil || s.Empty {
+		return err
+	}
+	for _, r := range Ledger() {
+		if !yield(r) {
+			return nil
+		}
+	}
+	return s.EventsErr
+}
+
+func (s *Service) LedgerVerify(ctx context.Context) (runtime.LedgerReport, error) {
+	return answer(s, runtime.LedgerReport{OK: false, Streams: []runtime.LedgerStreamInfo{
+		{Stream: "runtime/s001", Segments: 3, Records: 40, Live: true, Break: "segment 3, line 17: the hash does not follow"},
+	}}, s.enter(ctx, "LedgerVerify", "", nil))
+}
+
+func (s *Service) LedgerReplay(ctx context.Context) (runtime.RecoveryReport, error) {
+	return answer(s, runtime.RecoveryReport{Streams: 2, Records: 40, Leftovers: 3, Removed: 2, Adopted: 1, Kept: 1,
+		Diagnostics: []policy.Diagnostic{warning()}}, s.enter(ctx, "LedgerReplay", "", nil))
+}

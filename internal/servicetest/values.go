@@ -1,0 +1,112 @@
+package servicetest
+
+import (
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+// The ids in the canned values.
+const (
+	Repository policy.RepositoryID = "hello"
+	Allocation policy.AllocationID = "ws-0123456789abcdef"
+	Worker     policy.WorkerID     = "wk-0123456789abcdef"
+	Commit                         = "1111111111111111111111111111111111111111"
+	Tree                           = "2222222222222222222222222222222222222222"
+)
+
+// Then is the time in the canned values.
+var Then = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+func warning() policy.Diagnostic {
+	return *policy.Warnf(policy.CodeShallowSource, "fake.op", "history is cut").With("depth", "1")
+}
+
+// Point, Workspace and the others are the canned values.
+func Point() policy.RepositoryPoint {
+	return policy.RepositoryPoint{
+		RepositoryID: Repository, CommitID: Commit, TreeID: Tree,
+		Selector: policy.Selector{Kind: policy.SelectBranch, Value: "main"}, ResolvedAt: Then,
+		CommittedAt: Then.Add(-time.Hour), Subject: "Say hello", Scope: policy.Scope{"src"},
+	}
+}
+
+func Repositories() []runtime.Repository {
+	return []runtime.Repository{{
+		ID: Repository, Source: "https://example.org/hello.git", CreatedAt: Then, FetchedAt: Then.Add(time.Minute),
+		CacheBytes: 5 << 20, Trees: 2,
+	}}
+}
+
+func Workspace() runtime.Workspace {
+	return runtime.Workspace{
+		ID: Allocation, WorkspaceID: "default", WorkerID: Worker, Status: runtime.WorkspaceStopped,
+		Points: []policy.RepositoryPoint{Point()}, Strategy: policy.StrategyReflink, StrategyReason: "the file system clones",
+		DirtyState: policy.CleanPointOnly, Cleanup: policy.CleanupPolicy{Mode: policy.KeepFor, For: time.Hour, DiscardUncollected: true},
+		SandboxDigest: "sha256:00", Roots: []string{"/workspace/hello"}, CreatedAt: Then, StoppedAt: Then.Add(time.Minute),
+		RemovedAt: Then.Add(time.Hour), Ancestor: "ws-1111111111111111", Diagnostics: []policy.Diagnostic{warning()},
+	}
+}
+
+func WorkerRecord() runtime.Worker {
+	ws := Workspace()
+	return runtime.Worker{
+		ID: Worker, AllocationID: Allocation, WorkspaceID: "default", Status: runtime.WorkerExited,
+		Command: []string{"make", "-j2"}, RelativeCwd: "src", CreatedAt: Then, StartedAt: Then.Add(time.Second),
+		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
+		Outcome: &runtime.Outcome{
+			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true,
+			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
+		},
+	}
+}
+
+func Evidence() runtime.Evidence {
+	return runtime.Evidence{
+		Version: 1, RuntimeID: "rt-0123456789abcdef", AllocationID: Allocation, WorkspaceID: "default",
+		Points: []policy.RepositoryPoint{Point()}, Strategy: policy.StrategyReflink, StrategyReason: "the file system clones",
+		DirtyState: policy.CleanPointOnly, SandboxPolicy: sandbox(), SandboxDigest: "sha256:00", SeccompDigest: "sha256:11",
+		Cleanup: policy.CleanupPolicy{Mode: policy.RemoveOnStop}, Ancestor: "ws-1111111111111111", CreatedAt: Then,
+		Files: 10, Bytes: 1000, Timings: map[string]time.Duration{"materialize": time.Millisecond},
+		Workers: []runtime.Worker{WorkerRecord()}, Diagnostics: []policy.Diagnostic{warning()},
+	}
+}
+
+func sandbox() policy.SandboxPolicy {
+	return policy.SandboxPolicy{
+		Root: policy.RootSystem, Network: policy.NetworkPolicy{Mode: policy.NetworkNone, Rules: []string{"none"}},
+		Seccomp: policy.SeccompDefault, SeccompAllow: []string{"ptrace"}, Env: map[string]string{"CI": ""},
+		Limits: policy.Limits{WallClock: time.Hour, OpenFiles: 64, Processes: 64, FileSize: 1, AddressSpace: 1 << 30,
+			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1},
+		Optional: []string{"landlock"}, ScratchNoExec: true,
+	}
+}
+
+func Doctor() runtime.DoctorReport {
+	return runtime.DoctorReport{
+		Severity: "degraded",
+		Checks: []runtime.DoctorCheck{
+			{Name: "user_namespaces", State: "ok", Message: "allowed"},
+			{Name: "cgroups", State: "degraded", Message: "no controllers", Fix: "Boot with unified cgroups."},
+		},
+		Strategies: []runtime.StrategyCheck{
+			{Name: policy.StrategyOverlay, Possible: true, Chosen: true, Reason: "works in a user namespace"},
+			{Name: policy.StrategyReflink, Reason: "ext4 has no reflinks", Fix: "Use xfs or btrfs."},
+		},
+	}
+}
+
+func Events() []runtime.Event {
+	return []runtime.Event{
+		{Seq: 1, Time: Then, Kind: "workspace.created", Owner: string(Allocation), Fields: map[string]string{"strategy": "reflink"}},
+		{Seq: 2, Time: Then.Add(time.Second), Kind: "worker.started", Owner: string(Worker)},
+	}
+}
+
+func Ledger() []runtime.LedgerRecord {
+	return []runtime.LedgerRecord{
+		{Stream: "runtime/s001", Seq: 1, Time: Then, Kind: "intent", Resource: "r1", Type: "directory", Owner: string(Allocation), Path: "execution-workspaces/" + string(Allocation)},
+		{Stream: "runtime/s001", Seq: 2, Time: Then, Kind: "done", Resource: "r1"},
+	}
+}
