@@ -69,6 +69,10 @@ func number(name string) (libseccomp.ScmpSyscall, error) {
 	if err != nil {
 		return 0, err
 	}
+	// Asked back, because C ends the name at the first NUL.
+	if back, err := nr.GetName(); err != nil || back != name {
+		return 0, fmt.Errorf("the name means %q", back)
+	}
 	// Negative numbers are libseccomp's for calls of other architectures.
 	if nr < 0 {
 		return 0, fmt.Errorf("%s does not exist on this architecture", name)
