@@ -2,77 +2,222 @@ package gitcache
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
 
-	"yoi.dev/yoi-runtime/gitcache/index"
+	"golang.org/x/sys/unix"
+
 	"yoi.dev/yoi-runtime/policy"
 )
 
 // Cache is the repository cache of one Runtime root. Its methods may be called
 // from several goroutines, and several processes may have the same root open.
 type Cache struct {
-	opts Options
+	opts      Options
+	git       string
+	dir       string // <root>/repository-cache/git
+	protocols []string
+	journal   Journal
+	log       *slog.Logger
+	spawns    atomic.Int64 // git processes started, for tests and -v
 }
 
-func Open(o Options) (*Cache, error) { return &Cache{opts: o}, nil }
+const cacheDir = "repository-cache/git"
 
-func (c *Cache) Resolve(ctx context.Context, src Source, sel policy.Selector, o ResolveOptions) (policy.RepositoryPoint, []policy.Diagnostic, error) {
-	panic("x")
-}
-func (c *Cache) Fetch(ctx context.Context, src Source) (FetchReport, error) { panic("x") }
-func (c *Cache) CheckClean(ctx context.Context, src Source) error           { panic("x") }
-func (c *Cache) Pin(ctx context.Context, p policy.RepositoryPoint, holder string) error {
-	panic("x")
-}
-func (c *Cache) Unpin(ctx context.Context, repo policy.RepositoryID, commit, holder string) error {
-	panic("x")
-}
-func (c *Cache) Pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristine, []policy.Diagnostic, error) {
-	panic("x")
-}
-func (c *Cache) WriteGitDir(ctx context.Context, tree *os.File, p policy.RepositoryPoint, o GitDirOptions) error {
-	panic("x")
-}
-
-// PatchIndex writes the stat data of tree's files into tree/.git/index. stat may be nil: then every entry is fstatat'ed.
-func (c *Cache) PatchIndex(ctx context.Context, tree *os.File, stat func(path string) (index.Stat, bool)) error {
-	panic("x")
-}
-func (c *Cache) AddWorktree(ctx context.Context, p policy.RepositoryPoint, allocation policy.AllocationID, dir string) (Tree, []policy.Diagnostic, error) {
-	panic("x")
-}
-func (c *Cache) RemoveWorktree(ctx context.Context, repo policy.RepositoryID, allocation policy.AllocationID) error {
-	panic("x")
-}
-
-// ObjectsPath is the mirror's objects directory, relative to the Runtime root: bound read-only at /run/yoi/objects/<repo>.
-func (c *Cache) ObjectsPath(repo policy.RepositoryID) string                { panic("x") }
-func (c *Cache) List(ctx context.Context) ([]RepositoryInfo, error)         { panic("x") }
-func (c *Cache) Remove(ctx context.Context, repo policy.RepositoryID) error { panic("x") }
-func (c *Cache) GC(ctx context.Context, repo policy.RepositoryID, o GCOptions) (GCReport, error) {
-	panic("x")
-}
-func (c *Cache) Evict(ctx context.Context, keepBytes int64) (EvictReport, error) { panic("x") }
-
-func ParseSource(s, cwd string) (Source, error) { panic("x") }
-
-// Pristine is a complete checked-out tree in the cache. While it is not closed
-// it cannot be evicted.
-type Pristine struct {
-	Repo    policy.RepositoryID
-	Key     string // <tree-id>[.<scope-key>]
-	RelPath string // relative to the Runtime root
-	Tree
-	lock *os.File
+// Open opens the cache below o.Root, which must exist. It starts no git.
+func Open(o Options) (*Cache, error) {
+	const op = "gitcache.open"
+	root, err := filepath.Abs(o.Root)
+	if err != nil || o.Root == "" {
+		return nil, policy.Errorf(policy.CodeRuntimeRootInvalid, op, "the Runtime root is not a path").Because(err)
+	}
+	o.Root = root
+	git, err := findGit(o.Git)
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeGitMissing, op, "no git program was found").Because(err)
+	}
+	c := &Cache{opts: o, git: git, dir: filepath.Join(root, cacheDir), journal: o.Ledger, log: o.Log, protocols: o.AllowProtocols}
+	if c.protocols == nil {
+		c.protocols = []string{"file", "https", "ssh"}
+	}
+	for _, p := range c.protocols {
+		if p != "file" && p != "https" && p != "ssh" {
+			return nil, policy.Errorf(policy.CodeProtocolRefused, op, "the protocol %q cannot be allowed", policy.Printable(p))
+		}
+	}
+	if c.journal == nil {
+		c.journal = noJournal{}
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return nil, diskError(op, "the repository cache cannot be created", err)
+	}
+	return c, nil
 }
 
-// Acquire marks the tree as in use by holder until ReleasePristine, whatever
-// becomes of this process.
-func (p *Pristine) Acquire(ctx context.Context, holder string) error { panic("x") }
-func (p *Pristine) Release(ctx context.Context, holder string) error { panic("x") }
-func (p *Pristine) Close() error                                     { panic("x") }
+type noJournal struct{}
 
-// ReleasePristine is Release for a holder of an earlier process. Idempotent.
-func (c *Cache) ReleasePristine(ctx context.Context, repo policy.RepositoryID, key, holder string) error {
-	panic("x")
+func (noJournal) Intend(context.Context, Resource) error { return nil }
+func (noJournal) Done(Resource, uint64, uint64) error    { return nil }
+func (noJournal) Release(Resource) error                 { return nil }
+
+// repo is one repository's part of the cache:
+//
+//	bare.git/            the mirror
+//	trees/               pristine trees
+//	points/<commit>      commits known to be whole in the mirror
+//	refs/<generation>    listings of refs, in packed-refs form
+//	holds/<holder>       the listing that a holder's pins rely on
+//	view/                the private git directory that stands for the source
+//	state.json           generation and health of the mirror
+//	source.json          where it comes from
+//	lock pins.lock worktree.lock
+type repo struct {
+	c   *Cache
+	id  policy.RepositoryID
+	dir string
+}
+
+func (c *Cache) repo(id policy.RepositoryID) (*repo, error) {
+	if err := policy.CheckID("repository", string(id)); err != nil {
+		return nil, err
+	}
+	return &repo{c: c, id: id, dir: filepath.Join(c.dir, string(id))}, nil
+}
+
+func (r *repo) path(elem ...string) string { return filepath.Join(append([]string{r.dir}, elem...)...) }
+func (r *repo) bare(elem ...string) string {
+	return filepath.Join(append([]string{r.dir, "bare.git"}, elem...)...)
+}
+
+// rel is path relative to the Runtime root, as the ledger has it.
+func (r *repo) rel(elem ...string) string {
+	return filepath.Join(append([]string{cacheDir, string(r.id)}, elem...)...)
+}
+
+func (r *repo) exists() bool { return isDir(r.bare()) }
+
+// ObjectsPath is the mirror's objects directory, relative to the Runtime root:
+// what is bound read-only at /run/yoi/objects/<repo> inside a sandbox.
+func (c *Cache) ObjectsPath(id policy.RepositoryID) string {
+	return filepath.Join(cacheDir, string(id), "bare.git", "objects")
+}
+
+// bareCommand is a git command on the mirror.
+func (r *repo) bareCommand(args ...string) command {
+	return command{args: args, env: []string{"GIT_DIR=" + r.bare()}}
+}
+
+func isDir(path string) bool {
+	st, err := os.Lstat(path)
+	return err == nil && st.IsDir()
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// diskError types a file system error of our own directories.
+func diskError(op, message string, err error) error {
+	code := policy.CodeInternal
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		code = policy.CodeDiskFull
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
+		code = policy.CodeRuntimeRootInvalid
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		code = policy.CodeCanceled
+	}
+	return policy.Errorf(code, op, "%s", message).Because(err)
+}
+
+// gitFailure types an error of run that has no better meaning.
+func gitFailure(op, message string, err error) error {
+	var d *policy.Diagnostic
+	switch {
+	case errors.As(err, &d):
+		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return policy.Errorf(policy.CodeCanceled, op, "the operation was canceled").Because(err)
+	case errors.Is(err, unix.ENOSPC), stderrHas(err, "No space left on device", "Disk quota exceeded"):
+		return policy.Errorf(policy.CodeDiskFull, op, "the disk is full").Because(err)
+	}
+	return policy.Errorf(policy.CodeGitFailed, op, "%s", message).Because(err)
+}
+
+// writeFile replaces path atomically. With sync it is durable on return.
+func writeFile(path string, data []byte, mode os.FileMode, sync bool) (err error) {
+	tmp := path + ".tmp-" + policy.NewID("")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp)
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err = os.Rename(tmp, path); err == nil && sync {
+		err = syncDir(filepath.Dir(path))
+	}
+	return err
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// removeTemporary removes what an earlier process left under the prefix in
+// dir. The caller holds the lock without which nobody makes such names.
+func (c *Cache) removeTemporary(ctx context.Context, dir, prefix string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if len(e.Name()) > len(prefix) && e.Name()[:len(prefix)] == prefix {
+			err = errors.Join(err, c.removeTop(ctx, filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
+func (c *Cache) removeTop(ctx context.Context, dir string) error {
+	if c.opts.RemoveTop != nil && isDir(dir) {
+		return c.opts.RemoveTop(ctx, dir)
+	}
+	return os.RemoveAll(dir)
+}
+
+func (c *Cache) allowed(src Source) error {
+	if slices.Contains(c.protocols, src.protocol()) {
+		return nil
+	}
+	return policy.Errorf(policy.CodeProtocolRefused, "gitcache.source", "the protocol %q is not allowed here", policy.Printable(src.protocol()))
 }

@@ -84,8 +84,8 @@ type FetchReport struct {
 
 // Tree says what a checked-out tree holds.
 type Tree struct {
-	Entries int   // files, symbolic links and submodule directories
-	Bytes   int64 // of regular files
+	Entries int   `json:"entries"` // files, symbolic links and submodule directories
+	Bytes   int64 `json:"bytes"`   // of regular files
 }
 
 // GitDirOptions tune WriteGitDir.

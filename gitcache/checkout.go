@@ -1,0 +1,200 @@
+package gitcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/gitcache/index"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Inside every sandbox the Worker is this user, so this is what the index says
+// of the files, whoever owns them on disk.
+const (
+	workerUID = 1000
+	workerGID = 1000
+)
+
+// checkout fills the empty directory dir with the point's tree and a private
+// .git directory whose index is ready.
+//
+// git runs with that .git as GIT_DIR, so its configuration is ours, and no
+// filter of the tree's attributes has a command; text, eol, ident and
+// working-tree-encoding work as in a plain clone.
+func (r *repo) checkout(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
+	if err := r.writeSkeleton(dir, p); err != nil {
+		return marker{}, diskError(opPristine, "the git directory cannot be written", err)
+	}
+	_, err := r.c.run(ctx, command{
+		args: []string{"-c", "checkout.workers=0", "read-tree", "-m", "-u", p.TreeID},
+		env: []string{
+			"GIT_DIR=" + filepath.Join(dir, ".git"), "GIT_WORK_TREE=" + dir,
+			"GIT_OBJECT_DIRECTORY=" + r.bare("objects"), "GIT_PROGRESS_DELAY=0",
+		},
+		locks:  []*lockFile{l},
+		writes: true,
+		onLine: r.c.progressLine(r.id),
+	})
+	if err != nil {
+		return marker{}, checkoutError(err)
+	}
+	m := marker{Commit: p.CommitID, Scope: p.Scope}
+	if err := finishTree(ctx, dir, p.CommittedAt, &m); err != nil {
+		return marker{}, err
+	}
+	return m, nil
+}
+
+func checkoutError(err error) error {
+	if stderrHas(err, "invalid path", "malformed tree", "is beyond a symbolic link", "empty filename in tree") {
+		return policy.Errorf(policy.CodeObjectsInvalid, opPristine, "the tree holds a path that git refuses to write").Because(err)
+	}
+	return gitFailure(opPristine, "the tree could not be checked out", err)
+}
+
+// finishTree sets the modification times, patches the index to what is on disk
+// and collects what there is to say about the tree.
+func finishTree(ctx context.Context, dir string, when time.Time, m *marker) error {
+	if err := setTimes(dir, pastTime(when)); err != nil {
+		return diskError(opPristine, "the modification times cannot be set", err)
+	}
+	top, err := os.Open(dir)
+	if err != nil {
+		return diskError(opPristine, "the tree cannot be opened", err)
+	}
+	defer top.Close()
+	x, err := readIndex(top)
+	if err == nil {
+		err = x.PatchTree(ctx, top, workerUID, workerGID)
+	}
+	if err == nil {
+		err = writeIndex(top, x)
+	}
+	if err != nil {
+		return gitFailure(opPristine, "the index could not be patched", err)
+	}
+	return describe(top, x, m)
+}
+
+// pastTime is a commit's time, or ten seconds ago if it claims to be later: an
+// entry as young as the index would be racy, and git would read its content.
+func pastTime(when time.Time) time.Time {
+	if limit := time.Now().Add(-10 * time.Second); when.After(limit) {
+		when = limit
+	}
+	if when.Unix() < 1 { // git takes a zero time for "unknown"
+		when = time.Unix(1, 0)
+	}
+	return when.Truncate(time.Second)
+}
+
+// setTimes covers directories and symbolic links too, but not .git.
+func setTimes(dir string, when time.Time) error {
+	ts := unix.NsecToTimespec(when.UnixNano())
+	times := []unix.Timespec{ts, ts}
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path == filepath.Join(dir, ".git") {
+			return filepath.SkipDir
+		}
+		return unix.UtimesNanoAt(unix.AT_FDCWD, path, times, unix.AT_SYMLINK_NOFOLLOW)
+	})
+}
+
+// writeSkeleton writes the private git directory but for its index. The
+// alternates path exists only inside a sandbox.
+func (r *repo) writeSkeleton(dir string, p policy.RepositoryPoint) error {
+	git := filepath.Join(dir, ".git")
+	err := os.Chmod(dir, 0o755)
+	for _, sub := range []string{"", "info", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"} {
+		d := filepath.Join(git, sub)
+		err = errors.Join(err, os.Mkdir(d, 0o755), os.Chmod(d, 0o755))
+	}
+	if err != nil {
+		return err
+	}
+	files := []struct{ name, text string }{
+		{"config", privateConfig(len(p.TreeID) == 64, len(p.Scope) > 0)},
+		{"HEAD", p.CommitID + "\n"},
+		{"info/exclude", ""},
+		{"objects/info/alternates", "/run/yoi/objects/" + string(r.id) + "\n"},
+	}
+	if len(p.Scope) > 0 {
+		files = append(files, struct{ name, text string }{"info/sparse-checkout", conePatterns(p.Scope)})
+	}
+	for _, f := range files {
+		path := filepath.Join(git, f.name)
+		if err := os.WriteFile(path, []byte(f.text), 0o644); err != nil {
+			return err
+		}
+		if err := os.Chmod(path, 0o644); err != nil { // whatever our umask is
+			return err
+		}
+	}
+	return nil
+}
+
+// privateConfig holds no host path and no remote: the Worker's to change.
+func privateConfig(sha256, sparse bool) string {
+	var b strings.Builder
+	version := 0
+	if sha256 {
+		version = 1
+	}
+	fmt.Fprintf(&b, "[core]\n\trepositoryformatversion = %d\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n", version)
+	if sparse {
+		b.WriteString("\tsparseCheckout = true\n\tsparseCheckoutCone = true\n")
+	}
+	if sha256 {
+		b.WriteString("[extensions]\n\tobjectformat = sha256\n")
+	}
+	return b.String()
+}
+
+// conePatterns is the scope as git sparse-checkout(1) writes cone mode: the
+// files at the root and beside each ancestor, and everything below each
+// directory of the scope.
+func conePatterns(s policy.Scope) string {
+	var parents []string
+	for _, dir := range s {
+		for d := filepath.Dir(dir); d != "."; d = filepath.Dir(d) {
+			parents = append(parents, d)
+		}
+	}
+	slices.Sort(parents)
+	var b strings.Builder
+	b.WriteString("/*\n!/*/\n")
+	escape := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+	for _, d := range slices.Compact(parents) {
+		fmt.Fprintf(&b, "/%s/\n!/%[1]s/*/\n", escape.Replace(d))
+	}
+	for _, d := range s {
+		fmt.Fprintf(&b, "/%s/\n", escape.Replace(d))
+	}
+	return b.String()
+}
+
+// readIndex reads .git/index beneath tree.
+func readIndex(tree *os.File) (*index.Index, error) {
+	f, err := openBeneath(tree, ".git/index", unix.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := readAllSized(f)
+	if err != nil {
+		return nil, err
+	}
+	return index.Parse(b, 0)
+}

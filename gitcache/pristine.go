@@ -1,0 +1,213 @@
+package gitcache
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+const opPristine = "gitcache.pristine"
+
+// Pristine is a complete checked-out tree in the cache. Until it is closed it
+// cannot be evicted; after that, only while a holder has acquired it.
+type Pristine struct {
+	Repo    policy.RepositoryID
+	Key     string // <tree-id>[.<scope-key>]
+	RelPath string // relative to the Runtime root
+	Tree
+	r    *repo
+	lock *lockFile
+}
+
+// marker is the file beside a tree that says it is complete. A tree without
+// one is garbage.
+type marker struct {
+	Tree
+	Commit   string              `json:"commit"` // the first it was built for
+	Scope    policy.Scope        `json:"scope,omitempty"`
+	BuiltAt  time.Time           `json:"built_at"`
+	BuildFor time.Duration       `json:"build_nanoseconds"`
+	Warnings []policy.Diagnostic `json:"warnings,omitempty"`
+}
+
+func treeKey(p policy.RepositoryPoint) string {
+	if k := p.Scope.Key(); k != "" {
+		return p.TreeID + "." + k
+	}
+	return p.TreeID
+}
+
+func (r *repo) treePath(name string) string { return r.path("trees", name) }
+
+// Pristine returns the point's checked-out tree, building it the first time.
+// Callers that come together, in whatever processes, share one build.
+func (c *Cache) Pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristine, []policy.Diagnostic, error) {
+	r, err := c.repo(p.RepositoryID)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !policy.ValidOID(p.TreeID) || !policy.ValidOID(p.CommitID) {
+		return nil, nil, policy.Errorf(policy.CodeSelectorInvalid, opPristine, "the point has no tree id")
+	}
+	key := treeKey(p)
+	lockPath := r.treePath(key + ".lock")
+	for {
+		l, err := lock(ctx, lockPath, unix.LOCK_SH)
+		if err != nil {
+			return nil, nil, r.lockError(err)
+		}
+		if m, ok := r.readMarker(key); ok {
+			now := time.Now()
+			_ = os.Chtimes(lockPath, now, now) // for eviction: when it was last wanted
+			t := &Pristine{Repo: r.id, Key: key, RelPath: r.rel("trees", key), Tree: m.Tree, r: r, lock: l}
+			return t, m.Warnings, nil
+		}
+		l.unlock()
+		// flock(2) gives no atomic upgrade, so after building we come round again.
+		if l, err = lock(ctx, lockPath, unix.LOCK_EX); err != nil {
+			return nil, nil, r.lockError(err)
+		}
+		if _, ok := r.readMarker(key); !ok {
+			err = r.buildPristine(ctx, p, key, l)
+		}
+		l.unlock()
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+func (r *repo) lockError(err error) error {
+	if !isDir(r.path("trees")) {
+		return policy.Errorf(policy.CodeRepositoryUnknown, opPristine, "the repository %s is not in the cache", r.id).Because(err)
+	}
+	return gitFailure(opPristine, "the tree could not be locked", err)
+}
+
+func (r *repo) readMarker(key string) (marker, bool) {
+	var m marker
+	b, err := os.ReadFile(r.treePath(key + ".json"))
+	if err != nil || json.Unmarshal(b, &m) != nil || !isDir(r.treePath(key)) {
+		return marker{}, false
+	}
+	return m, true
+}
+
+// buildPristine builds under a temporary name, makes it durable, renames it,
+// and only then writes the marker. The caller holds the tree's lock.
+func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key string, l *lockFile) error {
+	start := time.Now()
+	prefix := ".tmp-" + key + "-"
+	err := errors.Join(r.c.removeTemporary(ctx, r.path("trees"), prefix), r.c.removeTop(ctx, r.treePath(key)))
+	if err != nil {
+		return diskError(opPristine, "a leftover cannot be removed", err)
+	}
+	name := prefix + policy.NewID("")
+	res := Resource{Kind: "pristine_tree", Owner: string(r.id), Path: r.rel("trees", name)}
+	if err := r.c.journal.Intend(ctx, res); err != nil {
+		return err
+	}
+	m, err := r.buildTree(ctx, p, r.treePath(name), l)
+	if err == nil {
+		m.BuiltAt, m.BuildFor = start.UTC(), time.Since(start)
+		err = r.publish(ctx, name, key, m)
+	}
+	if err != nil {
+		if r.c.removeTop(context.WithoutCancel(ctx), r.treePath(name)) == nil {
+			_ = r.c.journal.Release(res)
+		}
+		return err
+	}
+	return r.c.journal.Release(res)
+}
+
+// buildTree checks the point out. If git fails on a mirror that proves to be
+// damaged, the mirror is built anew and the checkout tried once more.
+func (r *repo) buildTree(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
+	m, err := r.checkoutNew(ctx, p, dir, l)
+	if err == nil || ctx.Err() != nil || !errors.Is(err, policy.CodeGitFailed) {
+		return m, err
+	}
+	if mendErr := r.mend(ctx, p.CommitID); mendErr != nil {
+		return m, errors.Join(mendErr, err)
+	}
+	if err := r.c.removeTop(ctx, dir); err != nil {
+		return m, diskError(opPristine, "a leftover cannot be removed", err)
+	}
+	return r.checkoutNew(ctx, p, dir, l)
+}
+
+func (r *repo) checkoutNew(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
+	mk := r.c.opts.MakeTop
+	if mk == nil {
+		mk = func(_ context.Context, dir string) error { return os.Mkdir(dir, 0o755) }
+	}
+	if err := mk(ctx, dir); err != nil {
+		return marker{}, diskError(opPristine, "the tree's directory cannot be made", err)
+	}
+	return r.checkout(ctx, p, dir, l)
+}
+
+// mend rebuilds the mirror if reading all of it shows damage.
+func (r *repo) mend(ctx context.Context, commit string) error {
+	src, err := r.readOrigin()
+	if err != nil {
+		return err
+	}
+	l, err := lock(ctx, r.path("lock"), unix.LOCK_EX)
+	if err != nil {
+		return gitFailure(opPristine, "the mirror could not be locked", err)
+	}
+	defer l.unlock()
+	if _, err := r.c.run(ctx, r.bareCommand("fsck", "--no-dangling", "--no-progress")); err == nil {
+		return nil
+	}
+	if err := r.setAside(); err != nil {
+		return err
+	}
+	if _, err = r.fetchLocked(ctx, src, l); err == nil && r.connected(ctx, r.bare(), commit) != nil {
+		if err = r.fetchCommit(ctx, r.bare(), src, commit, l); err == nil {
+			_, err = r.writeMark(ctx, commit)
+		}
+	}
+	if err != nil {
+		return policy.Errorf(policy.CodeCacheCorrupt, opPristine, "the mirror of %s is damaged and could not be rebuilt", r.id).Because(err)
+	}
+	return nil
+}
+
+// publish makes the tree durable before anything says that it is complete.
+func (r *repo) publish(ctx context.Context, name, key string, m marker) error {
+	tmp, final := r.treePath(name), r.treePath(key)
+	err := syncFS(tmp)
+	if err == nil && r.c.opts.SealTop != nil {
+		err = r.c.opts.SealTop(ctx, tmp)
+	}
+	if err == nil {
+		err = os.Rename(tmp, final)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(final))
+	}
+	b, jsonErr := json.Marshal(m)
+	if err = errors.Join(err, jsonErr); err == nil {
+		err = writeFile(final+".json", b, 0o600, true)
+	}
+	if err != nil {
+		return diskError(opPristine, "the tree cannot be put in place", err)
+	}
+	return nil
+}
+
+// Close ends this process's use of the tree.
+func (p *Pristine) Close() error {
+	p.lock.unlock()
+	return nil
+}
