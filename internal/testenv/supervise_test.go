@@ -30,10 +30,6 @@ func TestMisbehave(t *testing.T) {
 	switch how {
 	case "process":
 		orphan(t)
-	case "cgroup":
-		if err := os.Mkdir(filepath.Join(os.Getenv("YOI_TESTENV_CGROUPS"), RunID()+"-left"), 0o755); err != nil {
-			t.Fatal(err)
-		}
 	case "crash":
 		FS(t, "ext4", 8)
 		unix.Kill(os.Getpid(), unix.SIGKILL)

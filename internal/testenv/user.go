@@ -46,7 +46,8 @@ func AsUserWith(t *testing.T, uid int, prepare func() []string, body func(t *tes
 	cmd := UserCommand(t, uid, testBinary(t), "-test.run="+exactly(t.Name()), "-test.v=true", "-test.count=1")
 	cmd.Env = append(append(cmd.Env, env...), envAsUser+"="+t.Name())
 	out, err := cmd.CombinedOutput()
-	reportTo(t, t.Name(), uid, string(out), err)
+	// Marked, or `go test -json` would take the child's lines for its own.
+	reportTo(t, t.Name(), uid, "| "+strings.ReplaceAll(string(out), "\n", "\n| "), err)
 }
 
 // reporter is the part of testing.T that the child's result goes to.

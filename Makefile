@@ -1,0 +1,75 @@
+# Every target works from a fresh clone; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+PKGS ?= ./...
+# Two test binaries at a time: the tests measure and mount, and share the disk.
+TEST_FLAGS ?= -p 2 -timeout 25m
+FUZZTIME ?= 10s
+export CGO_ENABLED ?= 1
+
+# Without VCS stamps, which fail in a clone that another user owns.
+STATIC := -trimpath -buildvcs=false -tags netgo,osusergo -ldflags '-s -w'
+# libseccomp is C; linked in, so that the binaries need nothing else to run.
+STATIC_CGO := -trimpath -buildvcs=false -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags "-static"'
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+.PHONY: setup
+setup: ## install the Debian packages that building and testing need (root)
+	@scripts/setup
+
+.PHONY: build
+build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper: static, nothing else needed to run them
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-helper ./cmd/yoi-helper
+	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi-runtimed ./cmd/yoi-runtimed
+	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi ./cmd/yoi
+
+.PHONY: demo
+demo: setup build ## the main job on a real repository, from nothing to nothing
+	@scripts/demo
+
+.PHONY: test
+test: vet ## everything: all tests, as root if you are root
+	@$(GO) run ./scripts/gotest $(TEST_FLAGS) $(PKGS)
+
+.PHONY: unit
+unit: ## the tests that need no root
+	@YOI_TESTENV_NO_ROOT=1 $(GO) run ./scripts/gotest -short $(TEST_FLAGS) $(PKGS)
+
+.PHONY: root-test
+root-test: ## all tests, with root by sudo; a test that cannot have root fails
+	@$(if $(filter 0,$(shell id -u)),,sudo --preserve-env=PATH,HOME,GOPATH,GOFLAGS) env CI=true $(GO) run ./scripts/gotest $(TEST_FLAGS) $(PKGS)
+
+.PHONY: attack
+attack: ## only the attacks: what a hostile Worker or caller tries (root)
+	@$(GO) run ./scripts/gotest $(TEST_FLAGS) -run Attack $(PKGS)
+
+.PHONY: bench
+bench: setup build ## the table of the README: measured beside bubblewrap, runc, git and cp (root)
+	@$(GO) run ./tests/bench
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@scripts/fuzz $(FUZZTIME)
+
+.PHONY: generate
+generate: ## make the generated files anew: seccomp filters, their table
+	$(GO) generate ./...
+
+.PHONY: vet
+vet:
+	@$(GO) vet $(PKGS)
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck
+	@scripts/lint
+
+.PHONY: clean
+clean: ## remove what the targets built
+	rm -rf bin dist
