@@ -7,8 +7,7 @@ type Source struct {
 	// Path is an absolute host path, resolved in the child's private copy of the
 	// host's mount tree, with the child's rights. Symbolic links are followed.
 	Path string
-	// Beneath is resolved under Path (or inside Mount) with RESOLVE_BENEATH and
-	// RESOLVE_NO_SYMLINKS.
+	// Beneath is resolved under Path with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS.
 	Beneath string
 	// Mount is a detached mount that CloneDetached made. One descriptor serves one
 	// launch: attaching it consumes it. The caller closes it after the launch.
@@ -58,6 +57,7 @@ type (
 		Mode      uint32
 		SizeBytes uint64
 		Inodes    uint64
+		Worker    bool // its top belongs to the Worker, not to the sandbox's root
 		Attr      Attr
 	}
 	// Proc attaches the proc file system of the sandbox's pid namespace, nosuid,

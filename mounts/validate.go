@@ -145,8 +145,9 @@ func checkOverlay(o Overlay) string {
 		}
 		return ""
 	}
-	if o.Upper == o.Work || !beneath(o.Upper) || !beneath(o.Work) {
-		return "needs an upper and a work directory, two names beneath its data"
+	// ',', ':' and '\' have a meaning in overlayfs's option strings.
+	if o.Upper == o.Work || !beneath(o.Upper) || !beneath(o.Work) || strings.ContainsAny(o.Upper+o.Work, `,:\`) {
+		return "needs an upper and a work directory, two plain names beneath its data"
 	}
 	return checkSource(o.Data)
 }
@@ -155,16 +156,17 @@ func checkSource(s Source) string {
 	switch {
 	case s.Mount == nil && (s.Path == "" || s.Path[0] != '/' || path.Clean(s.Path) != s.Path || strings.ContainsRune(s.Path, 0)):
 		return "has a source that is not a clean absolute path"
+	case s.Mount != nil && s.Beneath != "":
+		return "has a detached mount as source, which cannot be descended into"
 	case s.Beneath != "" && !beneath(s.Beneath):
 		return "has a source that is not beneath its directory"
 	}
 	return ""
 }
 
-// beneath reports whether s is a clean relative path of ordinary names that can
-// stand in an overlay's option string, where ',', ':' and '\' have a meaning.
+// beneath reports whether s is a clean relative path that leads down.
 func beneath(s string) bool {
-	if s == "" || s[0] == '/' || len(s) > 4000 || path.Clean(s) != s || strings.ContainsAny(s, "\x00") {
+	if s == "" || s[0] == '/' || len(s) > 4000 || path.Clean(s) != s || strings.ContainsRune(s, 0) {
 		return false
 	}
 	return s != "." && s != ".." && !strings.HasPrefix(s, "../")

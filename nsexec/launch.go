@@ -3,35 +3,241 @@ package nsexec
 import (
 	"context"
 	"os"
-	"syscall"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/replay"
+	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/policy"
 )
 
-// Process is a running sandbox.
-type Process struct {
-	// Pid is PID 1 of the sandbox as the caller sees it. Only Pidfd is safe to act on.
-	Pid   int
-	Pidfd *os.File
-	// Terminal is the pty's master if the Spec asked for one; the caller closes it.
-	Terminal *os.File
-}
-
-// Launch starts the sandbox and returns when the Worker's program runs.
+// Launch starts the sandbox and returns when the Worker's program runs in it.
+// On an error nothing is left of it. Canceling ctx ends a launch, not the
+// sandbox once it runs.
 func Launch(ctx context.Context, s *Spec) (*Process, error) {
-	return nil, policy.Errorf(policy.CodeUnsupported, "nsexec.launch", "not here")
+	if !replay.Supported {
+		return nil, policy.Errorf(policy.CodeUnsupported, opLaunch, "sandboxes are not possible on %s", runtime.GOARCH)
+	}
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, policy.Errorf(policy.CodeCanceled, opLaunch, "the launch was canceled").Because(err)
+	}
+	if !s.DieWithParent {
+		p, err := launch(ctx, s)
+		if err == nil {
+			go p.reap()
+		}
+		return p, err
+	}
+	// The parent-death signal is about the thread that cloned (prctl(2)), so that
+	// thread must live, and do nothing else, until the sandbox has ended.
+	type result struct {
+		p   *Process
+		err error
+	}
+	started := make(chan result)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		p, err := launch(ctx, s)
+		started <- result{p, err}
+		if err == nil {
+			p.reap()
+		}
+	}()
+	r := <-started
+	return r.p, r.err
 }
 
-// Wait waits for the sandbox's end and returns the Worker's outcome.
-func (p *Process) Wait(ctx context.Context) (Outcome, error) { return Outcome{}, nil }
+// launching is a launch under way, on the launcher's side.
+type launching struct {
+	script
+	ctx     context.Context
+	sync    int // our end of the socket
+	child   *replay.Child
+	process *Process
+}
 
-// Signal sends sig to the Worker's process group, by PID 1.
-func (p *Process) Signal(sig syscall.Signal) error { return nil }
+func launch(ctx context.Context, s *Spec) (p *Process, err error) {
+	l := &launching{ctx: ctx, sync: -1, process: &Process{started: time.Now(), done: make(chan struct{})}}
+	l.script = script{Program: replay.New(), spec: s, syncFD: -1, parentFD: -1}
+	defer func() {
+		l.closeSync()
+		l.Release()
+		if err != nil {
+			l.process.abandon()
+		}
+	}()
+	if err := l.prepare(); err != nil {
+		return nil, err
+	}
+	cgroup := -1
+	if s.Cgroup != nil {
+		cgroup = int(s.Cgroup.Fd())
+	}
+	l.child, err = l.Start(cloneFlags, cgroup)
+	unix.Close(l.syncFD)
+	l.syncFD = -1
+	if err != nil {
+		return nil, cloneFailed(err)
+	}
+	l.process.own(l.child)
+	stop := context.AfterFunc(ctx, func() { _ = l.process.Kill() })
+	err = l.attend()
+	if err != nil {
+		_ = l.process.Kill()
+	}
+	l.child.Wait()
+	stop()
+	if err = l.verdict(err); err != nil {
+		return nil, err
+	}
+	return l.process, nil
+}
 
-// Kill ends the whole sandbox at once.
-func (p *Process) Kill() error { return nil }
+// prepare opens what both sides need and writes the program.
+func (l *launching) prepare() error {
+	s := l.spec
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return failed("socketpair", err)
+	}
+	l.sync, l.syncFD = pair[0], pair[1]
+	initFile, err := initExecutable()
+	if err != nil {
+		return err
+	}
+	l.initFD = int(initFile.Fd())
+	if s.DieWithParent {
+		self, err := selfPidfd()
+		if err != nil {
+			return failed("pidfd_open", err)
+		}
+		l.parentFD = int(self.Fd())
+	}
+	if err := l.process.openOutcome(s.Outcome); err != nil {
+		return err
+	}
+	l.outcome = int(l.process.outcome.Fd())
+	if s.UIDMap != nil {
+		// Files of the sandbox's root belong to its uid 0 if there is one.
+		l.setupUID, l.setupGID = s.uid(), s.gid()
+		if mapped(s.UIDMap, 0) && mapped(s.GIDMap, 0) {
+			l.setupUID, l.setupGID = 0, 0
+		}
+	}
+	return l.build()
+}
 
-// Close releases the descriptors; the sandbox goes on.
-func (p *Process) Close() error { return nil }
+// selfPidfd is a pidfd of this process for its sandboxes to watch.
+var selfPidfd = sync.OnceValues(func() (*os.File, error) {
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "pidfd"), nil
+})
 
-func parseOutcome(b []byte) (Outcome, bool, error) { return Outcome{}, false, nil }
+// attend does the launcher's part while the child runs, in the order in which
+// the child waits for it.
+func (l *launching) attend() error {
+	if err := l.writeMaps(); err != nil {
+		return err
+	}
+	l.release()
+	if f := l.spec.Parked; f != nil {
+		if err := f(l.child.Pid, l.process.Pidfd); err != nil {
+			return err
+		}
+		l.release()
+	}
+	if l.spec.Terminal {
+		if err := l.receiveTerminal(); err != nil {
+			return err
+		}
+	}
+	if l.spec.OOMScoreAdj != 0 && l.spec.UIDMap != nil {
+		return l.writeOOMScore()
+	}
+	return nil
+}
+
+// release lets the child go on. If it is dead, that shows elsewhere.
+func (l *launching) release() {
+	_ = unix.Sendto(l.sync, []byte{'g'}, unix.MSG_NOSIGNAL, nil)
+}
+
+func (l *launching) closeSync() {
+	for _, fd := range []int{l.sync, l.syncFD} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// receiveTerminal takes the pty's master. Nothing comes if the child failed
+// before, which verdict tells.
+func (l *launching) receiveTerminal() error {
+	var data [1]byte
+	control := make([]byte, unix.CmsgSpace(4))
+	n, cn, _, _, err := recvmsg(l.sync, data[:], control)
+	if err != nil {
+		return failed("recvmsg", err)
+	}
+	if n == 0 {
+		return nil
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:cn])
+	if err != nil || len(messages) != 1 {
+		return failed("recvmsg", unix.EBADMSG)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return failed("recvmsg", unix.EBADMSG)
+	}
+	// Non-blocking, so that reads of it are the runtime poller's.
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		unix.Close(fds[0])
+		return failed("fcntl", err)
+	}
+	l.process.Terminal = os.NewFile(uintptr(fds[0]), "terminal")
+	return nil
+}
+
+func recvmsg(fd int, data, control []byte) (n, cn, flags int, from unix.Sockaddr, err error) {
+	for {
+		n, cn, flags, from, err = unix.Recvmsg(fd, data, control, unix.MSG_CMSG_CLOEXEC)
+		if err != unix.EINTR {
+			return n, cn, flags, from, err
+		}
+	}
+}
+
+// writeOOMScore writes the Worker's oom_score_adj when it asks for it: its
+// process is PID 1's only child then, and waits.
+func (l *launching) writeOOMScore() error {
+	var data [1]byte
+	if n, _, _, _, err := recvmsg(l.sync, data[:], nil); err != nil || n == 0 {
+		return nil // the child failed before: verdict tells
+	}
+	pid := strconv.Itoa(l.child.Pid)
+	worker, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
+	if err != nil {
+		return policy.Errorf(policy.CodeKernelFeatureMissing, opLaunch, "the kernel does not list a process's children").
+			With("feature", "CONFIG_PROC_CHILDREN").Because(err)
+	}
+	for len(worker) > 0 && worker[len(worker)-1] == ' ' {
+		worker = worker[:len(worker)-1]
+	}
+	if err := mounts.WriteProc("/proc/"+string(worker)+"/oom_score_adj", strconv.Itoa(l.spec.OOMScoreAdj)); err != nil {
+		return policy.Errorf(policy.CodeLimitsInvalid, opLaunch, "the OOM score adjustment was refused").Because(err)
+	}
+	l.release()
+	return nil
+}

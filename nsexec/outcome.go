@@ -1,7 +1,10 @@
 package nsexec
 
 import (
+	"encoding/binary"
+	"errors"
 	"io"
+	"syscall"
 	"time"
 )
 
@@ -13,17 +16,32 @@ type Outcome struct {
 	CoreDump bool
 	// TimedOut: the wall clock ran out and PID 1 killed everything.
 	TimedOut bool
-	// Lost: PID 1 ended without an outcome record (it was killed from outside).
-	Lost       bool
+	// OOM is never set here: whoever watches the cgroup's memory.events does.
+	OOM bool
+	// Lost: PID 1 ended without an outcome record, because it was killed from
+	// outside or its launcher died.
+	Lost bool
+	// UserTime, SystemTime and MaxRSS are of the Worker's process and those of its
+	// descendants that were waited for (getrusage(2)).
 	UserTime   time.Duration
 	SystemTime time.Duration
-	MaxRSS     int64 // bytes
+	MaxRSS     int64 // bytes, of the largest process
 	StartedAt  time.Time
 	EndedAt    time.Time
 }
 
-// OutcomeSize is the size of the record that PID 1 writes.
-const OutcomeSize = 128
+// OutcomeSize is the size of the record that PID 1 writes at the start of the
+// outcome file, little-endian:
+//
+//	 0  8 bytes   "YOIOUT1\n"
+//	 8  int32     wait status of the Worker (wait(2))
+//	12  uint32    flags, 1: timed out
+//	16  2 int64   when PID 1 started, struct timespec
+//	32  2 int64   when the Worker ended
+//	48  144 bytes struct rusage
+const OutcomeSize = 192
+
+const outcomeMagic = "YOIOUT1\n"
 
 // ReadOutcome reads the record at the start of r. ok is false when none was
 // written (yet); err tells of a record that is not ours.
@@ -37,4 +55,34 @@ func ReadOutcome(r io.ReaderAt) (out Outcome, ok bool, err error) {
 		return Outcome{}, false, err
 	}
 	return parseOutcome(b[:])
+}
+
+func parseOutcome(b []byte) (Outcome, bool, error) {
+	le := binary.LittleEndian
+	if le.Uint64(b) == 0 {
+		return Outcome{}, false, nil
+	}
+	if string(b[:8]) != outcomeMagic {
+		return Outcome{}, false, errors.New("not an outcome record")
+	}
+	i64 := func(off int) int64 { return int64(le.Uint64(b[off:])) }
+	timeval := func(off int) time.Duration {
+		return time.Duration(i64(off))*time.Second + time.Duration(i64(off+8))*time.Microsecond
+	}
+	ws := syscall.WaitStatus(le.Uint32(b[8:]))
+	out := Outcome{
+		TimedOut:   le.Uint32(b[12:])&1 != 0,
+		StartedAt:  time.Unix(i64(16), i64(24)),
+		EndedAt:    time.Unix(i64(32), i64(40)),
+		UserTime:   timeval(48),
+		SystemTime: timeval(64),
+		MaxRSS:     i64(80) << 10,
+	}
+	if ws.Signaled() {
+		out.Signal, out.CoreDump = int(ws.Signal()), ws.CoreDump()
+		out.ExitCode = 128 + out.Signal
+	} else {
+		out.ExitCode = ws.ExitStatus()
+	}
+	return out, true, nil
 }

@@ -1,0 +1,45 @@
+package nsexec
+
+import (
+	"encoding/binary"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+func numCPU() int { return runtime.GOMAXPROCS(0) }
+
+// rawFilter encodes a classic BPF program as Spec.Filter wants it.
+func rawFilter(prog ...unix.SockFilter) []byte {
+	b := make([]byte, 0, 8*len(prog))
+	for _, f := range prog {
+		b = binary.LittleEndian.AppendUint16(b, f.Code)
+		b = append(b, f.Jt, f.Jf)
+		b = binary.LittleEndian.AppendUint32(b, f.K)
+	}
+	return b
+}
+
+const (
+	bpfLoad = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+	bpfJeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	bpfRet  = unix.BPF_RET | unix.BPF_K
+)
+
+// allowAll is a filter of n comparisons that allows everything.
+func allowAll(n int) []byte {
+	prog := []unix.SockFilter{{Code: bpfLoad}}
+	for i := range n {
+		prog = append(prog, unix.SockFilter{Code: bpfJeq, K: uint32(10000 + i)})
+	}
+	return rawFilter(append(prog, unix.SockFilter{Code: bpfRet, K: unix.SECCOMP_RET_ALLOW})...)
+}
+
+// denyCall is a filter under which nr fails with errno.
+func denyCall(errno uint32, nrs ...uint32) []byte {
+	prog := []unix.SockFilter{{Code: bpfLoad}}
+	for _, nr := range nrs {
+		prog = append(prog, unix.SockFilter{Code: bpfJeq, K: nr, Jf: 1}, unix.SockFilter{Code: bpfRet, K: unix.SECCOMP_RET_ERRNO | errno})
+	}
+	return rawFilter(append(prog, unix.SockFilter{Code: bpfRet, K: unix.SECCOMP_RET_ALLOW})...)
+}

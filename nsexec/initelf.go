@@ -1,0 +1,128 @@
+package nsexec
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// The init executable is one read-only page: header, code, filter.
+const (
+	initBase   = 0x400000
+	initCode   = 0xc0
+	initFilter = 0x800 // init_amd64.s names its address
+	initSize   = 0x1000
+)
+
+var initEnd = []byte("yoi-end!\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8")
+
+// initExecutable is shared by all launches of this process: sealed, nobody can
+// change it, and mode 0111 makes whoever runs it non-dumpable from the first
+// instruction on (execve(2), would_dump in fs/exec.c). The Worker can neither
+// read it nor reopen it through /proc/1/exe (CVE-2019-5736), and there would be
+// nothing of the host behind it.
+var initExecutable = sync.OnceValues(makeInit)
+
+func makeInit() (*os.File, error) {
+	image, err := initImage()
+	if err != nil {
+		return nil, err
+	}
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate("yoi-init", flags|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate("yoi-init", flags)
+	}
+	if err != nil {
+		return nil, initFailed("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "yoi-init")
+	if _, err := f.Write(image); err != nil {
+		f.Close()
+		return nil, initFailed("write", err)
+	}
+	if err := unix.Fchmod(fd, 0o111); err != nil {
+		f.Close()
+		return nil, initFailed("fchmod", err)
+	}
+	seals := unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals|unix.F_SEAL_EXEC); err != nil {
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+			f.Close()
+			return nil, initFailed("fcntl", err)
+		}
+	}
+	return f, nil
+}
+
+func initFailed(call string, err error) error {
+	return policy.Errorf(policy.CodeLaunchFailed, opLaunch, "the sandbox's init could not be made: %s: %v", call, err).
+		WithHint("An executable memfd is needed: sysctl vm.memfd_noexec must not be 2.").
+		Because(os.NewSyscallError(call, err))
+}
+
+// initImage builds a static ELF executable (elf(5)) around the code.
+func initImage() ([]byte, error) {
+	window := unsafe.Slice((*byte)(initAddr()), initFilter-initCode)
+	n := bytes.Index(window, initEnd)
+	if n < 0 {
+		return nil, policy.Errorf(policy.CodeInternal, opLaunch, "the sandbox's init has no end mark")
+	}
+	image := make([]byte, initSize)
+	le := binary.LittleEndian
+	copy(image, "\x7fELF\x02\x01\x01") // 64 bits, little-endian
+	le.PutUint16(image[16:], 2)        // ET_EXEC
+	le.PutUint16(image[18:], 62)       // EM_X86_64
+	le.PutUint32(image[20:], 1)
+	le.PutUint64(image[24:], initBase+initCode) // entry
+	le.PutUint64(image[32:], 64)                // program headers
+	le.PutUint16(image[52:], 64)
+	le.PutUint16(image[54:], 56)
+	le.PutUint16(image[56:], 2)
+	load := image[64:]
+	le.PutUint32(load, 1)     // PT_LOAD
+	le.PutUint32(load[4:], 5) // read, execute
+	le.PutUint64(load[16:], initBase)
+	le.PutUint64(load[24:], initBase)
+	le.PutUint64(load[32:], initSize)
+	le.PutUint64(load[40:], initSize)
+	le.PutUint64(load[48:], initSize)
+	stack := image[120:]
+	le.PutUint32(stack, 0x6474e551) // PT_GNU_STACK, not executable
+	le.PutUint32(stack[4:], 6)
+	copy(image[initCode:], window[:n])
+	putInitFilter(image[initFilter:], initBase+initFilter)
+	return image, nil
+}
+
+// putInitFilter writes a struct sock_fprog and its program: PID 1 may do what
+// its loop does and nothing else.
+func putInitFilter(b []byte, addr uint64) {
+	allowed := []uint32{unix.SYS_PPOLL, unix.SYS_READ, unix.SYS_WAIT4, unix.SYS_KILL, unix.SYS_CLOCK_GETTIME,
+		unix.SYS_PWRITE64, unix.SYS_FDATASYNC, unix.SYS_EXIT_GROUP}
+	const ld, jeq, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	n := uint8(len(allowed))
+	prog := []unix.SockFilter{
+		{Code: ld, K: 4}, {Code: jeq, K: unix.AUDIT_ARCH_X86_64, Jf: n + 1},
+		{Code: ld, K: 0},
+	}
+	for i, nr := range allowed {
+		prog = append(prog, unix.SockFilter{Code: jeq, K: nr, Jt: n - uint8(i)})
+	}
+	prog = append(prog, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_KILL_PROCESS}, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW})
+	le := binary.LittleEndian
+	le.PutUint16(b, uint16(len(prog)))
+	le.PutUint64(b[8:], addr+16)
+	for i, f := range prog {
+		le.PutUint16(b[16+8*i:], f.Code)
+		b[18+8*i], b[19+8*i] = f.Jt, f.Jf
+		le.PutUint32(b[20+8*i:], f.K)
+	}
+}

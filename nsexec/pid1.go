@@ -1,0 +1,118 @@
+package nsexec
+
+import (
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/replay"
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// openLogs opens the log files through a detached mount of their directory:
+// the kernel then has no more of their path to show than their names.
+func (b *script) openLogs() {
+	l := b.spec.Logs
+	b.step("opening the log files", policy.CodeLaunchFailed, "")
+	b.openTree(l.Dir, false, false, 0)
+	b.Add(unix.SYS_DUP, slotTree.Arg()).Save(slotLogs)
+	b.Add(unix.SYS_CLOSE, slotTree.Arg())
+	how := replay.Struct(b.Program, unix.OpenHow{Flags: unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_CLOEXEC, Mode: 0o600,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+	for i, name := range []string{"", l.Stdout, l.Stderr} {
+		if name != "" && b.spec.Stdio[i] == nil && !b.spec.Terminal {
+			b.Add(unix.SYS_OPENAT2, slotLogs.Arg(), b.Str(name), how, num(unix.SizeofOpenHow)).Save(slotStdio + replay.Slot(i)).Retry()
+		}
+	}
+	b.Add(unix.SYS_CLOSE, slotLogs.Arg())
+}
+
+// ptmx is the plan's own pty multiplexer, or "".
+func ptmx(p mounts.Plan) string {
+	for _, op := range p.Ops {
+		switch o := op.(type) {
+		case mounts.DevPts:
+			return path.Join(o.Target, "ptmx")
+		case mounts.Dev:
+			return path.Join(o.Target, "pts/ptmx")
+		}
+	}
+	return ""
+}
+
+// terminal makes a pty of the sandbox's devpts, so that ttyname(3) works
+// inside, and sends the master to the launcher.
+func (b *script) terminal() {
+	if !b.spec.Terminal {
+		return
+	}
+	b.step("allocating the terminal", policy.CodeLaunchFailed, "")
+	// struct cmsghdr with one descriptor, 4 bytes of padding (cmsg(3)).
+	control := b.Space(24)
+	b.Add(unix.SYS_OPENAT, atCwd, b.Str(ptmx(b.spec.Plan)), num(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), num(0)).
+		Save(slotMaster).Store(control, 16)
+	replay.Put(b.Program, control, unix.Cmsghdr{Len: 20, Level: unix.SOL_SOCKET, Type: unix.SCM_RIGHTS})
+	b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCSPTLCK), b.Space(4))
+	if w := b.spec.Winsize; w.Rows != 0 || w.Cols != 0 {
+		b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCSWINSZ), replay.Struct(b.Program, unix.Winsize{Row: w.Rows, Col: w.Cols}))
+	}
+	b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCGPTPEER), num(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)).Save(slotSlave)
+	iov := replay.Struct(b.Program, [2]uint64{replay.Address(b.Str("t")), 1})
+	msg := replay.Struct(b.Program, [7]uint64{0, 0, replay.Address(iov), 1, replay.Address(control), 24, 0})
+	b.Add(unix.SYS_SENDMSG, num(b.syncFD), msg, num(unix.MSG_NOSIGNAL)).Expect(1)
+	b.Add(unix.SYS_CLOSE, slotMaster.Arg())
+}
+
+// beforeFork opens what PID 1 needs as the init and looks a last time whether
+// the launcher still lives.
+func (b *script) beforeFork() {
+	b.step("preparing the sandbox's init", policy.CodeLaunchFailed, "")
+	b.Add(unix.SYS_SIGNALFD4, num(-1), replay.Struct(b.Program, ^uint64(0)), num(8), num(unix.SFD_CLOEXEC)).Save(slotSignals)
+	if d := b.spec.WallClock; d > 0 {
+		b.Add(unix.SYS_TIMERFD_CREATE, num(unix.CLOCK_MONOTONIC), num(unix.TFD_CLOEXEC)).Save(slotTimer)
+		b.Add(unix.SYS_TIMERFD_SETTIME, slotTimer.Arg(), num(0),
+			replay.Struct(b.Program, unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}), num(0))
+	}
+	if b.parentFD >= 0 {
+		fds := replay.Struct(b.Program, unix.PollFd{Fd: int32(b.parentFD), Events: unix.POLLIN})
+		b.Add(unix.SYS_PPOLL, fds, num(1), replay.Struct(b.Program, unix.Timespec{}), num(0), num(8)).Expect(0)
+	}
+}
+
+// becomeInit puts the init's descriptors where init_amd64.s expects them, and
+// those to hold behind them, and executes it. All else is close-on-exec.
+func (b *script) becomeInit() {
+	b.step("starting the sandbox's init", policy.CodeLaunchFailed, "")
+	places := []struct {
+		slot replay.Slot
+		fd   replay.Arg
+		used bool
+	}{
+		{slotSignals, slotSignals.Arg(), true},
+		{slotOutcome, num(b.outcome), true},
+		{slotTimer, slotTimer.Arg(), b.spec.WallClock > 0},
+		{slotParent, num(b.parentFD), b.parentFD >= 0},
+	}
+	for i, f := range b.spec.Hold {
+		p := places[0]
+		p.slot, p.fd = slotHold+replay.Slot(i), num(f.Fd())
+		places = append(places, p)
+	}
+	// First all away from the final numbers, then to them.
+	b.Add(unix.SYS_FCNTL, num(b.initFD), num(unix.F_DUPFD_CLOEXEC), num(len(places))).Save(slotInit)
+	for _, p := range places {
+		if p.used {
+			b.Add(unix.SYS_FCNTL, p.fd, num(unix.F_DUPFD_CLOEXEC), num(len(places))).Save(p.slot)
+		}
+	}
+	for i, p := range places {
+		if p.used {
+			b.Add(unix.SYS_DUP3, p.slot.Arg(), num(i), num(0))
+		} else {
+			b.Add(unix.SYS_CLOSE, num(i)).Tolerant()
+		}
+	}
+	b.Add(unix.SYS_CLOSE_RANGE, num(len(places)), num(^uint32(0)), num(unix.CLOSE_RANGE_CLOEXEC))
+	b.Add(unix.SYS_EXECVEAT, slotInit.Arg(), b.empty, b.Strs([]string{"yoi-init"}), b.Strs(nil), num(unix.AT_EMPTY_PATH))
+}

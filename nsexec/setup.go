@@ -1,0 +1,137 @@
+package nsexec
+
+import (
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/replay"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// cloneFlags are the namespaces that clone itself must make: the pid namespace,
+// because only a child can enter one, and the user namespace, which owns the
+// others. Those are made by the child, so that their cost is not the
+// launcher's thread's.
+const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID
+
+// namespaces makes the other namespaces and waits for the id maps, which the
+// launcher writes meanwhile.
+func (b *script) namespaces() {
+	flags := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	if !b.spec.HostNetwork {
+		flags |= unix.CLONE_NEWNET
+	}
+	b.step("making the namespaces", policy.CodeNamespacesUnavailable, "")
+	b.Add(unix.SYS_UNSHARE, num(flags))
+
+	b.step("setting the host name", policy.CodeNamespacesUnavailable, "")
+	name := b.spec.Hostname
+	if name == "" {
+		name = "worker"
+	}
+	b.Add(unix.SYS_SETHOSTNAME, b.Str(name), num(len(name)))
+	if !b.spec.HostNetwork {
+		b.loopback()
+	}
+	// Nothing that we mount may propagate to the host, and nothing that the host
+	// mounts later may appear here. This comes before every other mount.
+	b.step("making mount propagation private", policy.CodeNamespacesUnavailable, "")
+	b.setattr(atCwd, b.slash, unix.AT_RECURSIVE, unix.MountAttr{Propagation: unix.MS_PRIVATE})
+
+	b.step("waiting for the id maps", policy.CodeLaunchFailed, "")
+	b.waitForLauncher()
+	if b.spec.UIDMap == nil {
+		return // the caller's own ids: nothing to change, and setgroups is denied
+	}
+	b.step("changing to the sandbox's ids", policy.CodeLaunchFailed, "")
+	b.Add(unix.SYS_SETGROUPS, num(0), num(0))
+	b.Add(unix.SYS_SETRESGID, num(b.setupGID), num(b.setupGID), num(b.setupGID))
+	b.Add(unix.SYS_SETRESUID, num(b.setupUID), num(b.setupUID), num(b.setupUID))
+	if b.spec.DieWithParent {
+		b.dieWithParent() // a change of ids clears it (prctl(2))
+	}
+}
+
+// waitForLauncher reads one byte; an end of file means that the launcher died.
+func (b *script) waitForLauncher() {
+	b.Add(unix.SYS_READ, num(b.syncFD), b.Space(1), num(1)).Retry().Expect(1)
+}
+
+// loopback sets lo up. A kernel without IPv4 has none to set up.
+func (b *script) loopback() {
+	b.step("setting up the loopback interface", policy.CodeLaunchFailed, "")
+	var ifreq [40]byte
+	copy(ifreq[:], "lo")
+	ifreq[16] = unix.IFF_UP
+	b.Add(unix.SYS_SOCKET, num(unix.AF_INET), num(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), num(0)).
+		Save(slotFD).Tolerate(uint16(unix.EAFNOSUPPORT)).Skip(2)
+	b.Add(unix.SYS_IOCTL, slotFD.Arg(), num(unix.SIOCSIFFLAGS), b.Bytes(ifreq[:]))
+	b.Add(unix.SYS_CLOSE, slotFD.Arg())
+}
+
+// pivot makes the new root the root and drops everything of the host's.
+func (b *script) pivot() {
+	b.step("changing the root", policy.CodeMountFailed, "")
+	b.Add(unix.SYS_FCHDIR, slotRoot.Arg())
+	// With both arguments "." the old root ends up stacked on the new one, so no
+	// directory is needed for it (pivot_root(2)).
+	b.Add(unix.SYS_PIVOT_ROOT, b.dot, b.dot)
+	b.Add(unix.SYS_UMOUNT2, b.dot, num(unix.MNT_DETACH))
+	b.Add(unix.SYS_CHDIR, b.slash)
+	b.step("making the root read-only", policy.CodeMountFailed, "")
+	b.setattr(slotRoot.Arg(), b.empty, unix.AT_EMPTY_PATH, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	b.Add(unix.SYS_CLOSE, slotRoot.Arg())
+}
+
+// parked waits while the launcher moves us into a scope; only then may the
+// cgroup namespace be made, since its root is where we are at that moment.
+func (b *script) parked() {
+	if b.spec.Parked != nil {
+		b.step("waiting for the launcher", policy.CodeLaunchFailed, "")
+		b.waitForLauncher()
+	}
+	b.step("making the cgroup namespace", policy.CodeNamespacesUnavailable, "")
+	b.Add(unix.SYS_UNSHARE, num(unix.CLONE_NEWCGROUP))
+}
+
+const secureBits = 1 | 2 | // NOROOT and its lock: uid 0 gains nothing at exec
+	4 | 8 | // NO_SETUID_FIXUP
+	32 | // KEEP_CAPS locked off
+	64 | 128 // NO_CAP_AMBIENT_RAISE
+
+// lastCap is the highest capability that the kernel may know; EINVAL ends there.
+const lastCap = 63
+
+// confine drops what PID 1 and the Worker both do without. PID 1 keeps one
+// permitted (not effective) capability until it becomes the init: a process may
+// only be traced by one that has all its capabilities (ptrace(2)), so the
+// Worker cannot reach PID 1 in the moment in which that still shares the
+// launcher's memory. Exec takes the capability away.
+func (b *script) confine() {
+	b.step("dropping the capabilities", policy.CodeLaunchFailed, "")
+	for c := range lastCap + 1 {
+		b.Add(unix.SYS_PRCTL, num(unix.PR_CAPBSET_DROP), num(c), num(0), num(0), num(0)).
+			Tolerate(uint16(unix.EINVAL)).Skip(lastCap - c)
+	}
+	b.Add(unix.SYS_PRCTL, num(unix.PR_SET_SECUREBITS), num(secureBits), num(0), num(0), num(0))
+	b.Add(unix.SYS_PRCTL, num(unix.PR_CAP_AMBIENT), num(unix.PR_CAP_AMBIENT_CLEAR_ALL), num(0), num(0), num(0))
+	b.step("changing to the Worker's ids", policy.CodeLaunchFailed, "")
+	uid, gid := b.spec.uid(), b.spec.gid()
+	b.Add(unix.SYS_SETRESGID, num(gid), num(gid), num(gid))
+	b.Add(unix.SYS_SETRESUID, num(uid), num(uid), num(uid))
+	if b.spec.DieWithParent {
+		b.dieWithParent()
+	}
+	b.Add(unix.SYS_PRCTL, num(unix.PR_SET_NO_NEW_PRIVS), num(1), num(0), num(0), num(0))
+	b.capset(1 << unix.CAP_SETPCAP)
+	// Keyrings are not namespaced: without one of our own the Worker would hold the
+	// caller's session keyring (session-keyring(7)).
+	b.step("making a session keyring", policy.CodeLaunchFailed, "")
+	b.Add(unix.SYS_KEYCTL, num(unix.KEYCTL_JOIN_SESSION_KEYRING), num(0)).Tolerate(uint16(unix.ENOSYS))
+	b.Add(unix.SYS_SETSID)
+}
+
+// capset sets the permitted set and empties the others.
+func (b *script) capset(permitted uint32) {
+	header := replay.Struct(b.Program, unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3})
+	b.Add(unix.SYS_CAPSET, header, replay.Struct(b.Program, [2]unix.CapUserData{{Permitted: permitted}}))
+}

@@ -1,0 +1,107 @@
+package nsexec
+
+import (
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+const opLaunch = "nsexec.launch"
+
+func (s *Spec) uid() uint32 {
+	if s.UID == 0 {
+		return DefaultID
+	}
+	return s.UID
+}
+
+func (s *Spec) gid() uint32 {
+	if s.GID == 0 {
+		return DefaultID
+	}
+	return s.GID
+}
+
+// validate refuses what could not be started as asked.
+func (s *Spec) validate() error {
+	bad := func(code policy.Code, format string, args ...any) error {
+		return policy.Errorf(code, opLaunch, format, args...)
+	}
+	if err := policy.ValidateCommand(s.Argv); err != nil {
+		return err
+	}
+	for _, kv := range s.Env {
+		if i := strings.IndexByte(kv, '='); i < 1 || strings.ContainsRune(kv, 0) || len(kv) >= 128<<10 {
+			return bad(policy.CodeEnvironmentInvalid, "an environment entry is not NAME=VALUE")
+		}
+	}
+	if err := s.Plan.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case s.CwdRoot != "" && (s.CwdRoot[0] != '/' || path.Clean(s.CwdRoot) != s.CwdRoot || strings.ContainsRune(s.CwdRoot, 0)):
+		return bad(policy.CodePolicyInvalid, "the working directory's root is not a clean absolute path")
+	case (s.UIDMap == nil) != (s.GIDMap == nil):
+		return bad(policy.CodePolicyInvalid, "only one of the two id maps is given")
+	case len(s.Filter)%8 != 0 || len(s.Filter)/8 > 4096: // BPF_MAXINSNS
+		return bad(policy.CodeSeccompInvalid, "the system call filter is not a whole program of at most 4096 instructions")
+	case len(s.Hostname) > 64 || strings.ContainsRune(s.Hostname, 0):
+		return bad(policy.CodePolicyInvalid, "the host name is longer than 64 bytes")
+	case len(s.Hold) > maxHold:
+		return bad(policy.CodePolicyInvalid, "more than %d descriptors are to be held", maxHold)
+	case s.Umask&^0o777 != 0:
+		return bad(policy.CodePolicyInvalid, "the umask has bits beyond 0777")
+	case s.WallClock < 0:
+		return bad(policy.CodeLimitsInvalid, "the wall clock limit is negative")
+	case s.Terminal && ptmx(s.Plan) == "":
+		return bad(policy.CodePolicyInvalid, "a terminal needs a devpts in the mount plan")
+	case s.OOMScoreAdj < -1000 || s.OOMScoreAdj > 1000:
+		return bad(policy.CodeLimitsInvalid, "the OOM score adjustment is not between -1000 and 1000")
+	case s.OOMScoreAdj != 0 && procOf(s.Plan) == "":
+		return bad(policy.CodePolicyInvalid, "an OOM score adjustment needs a proc in the mount plan")
+	}
+	if err := s.validateMaps(); err != nil {
+		return err
+	}
+	if err := s.validateLogs(); err != nil {
+		return err
+	}
+	_, err := policy.CheckRelativeCwd(s.RelativeCwd)
+	return err
+}
+
+func (s *Spec) validateMaps() error {
+	if s.UIDMap == nil {
+		return nil
+	}
+	if !mapped(s.UIDMap, s.uid()) || !mapped(s.GIDMap, s.gid()) {
+		return policy.Errorf(policy.CodePolicyInvalid, opLaunch, "the Worker's ids are not in the id maps")
+	}
+	return nil
+}
+
+func (s *Spec) validateLogs() error {
+	l := s.Logs
+	if l.Dir == (mounts.Source{}) {
+		return nil
+	}
+	for _, n := range []string{l.Stdout, l.Stderr} {
+		if n == "." || n == ".." || strings.ContainsAny(n, "/\x00") || len(n) > unix.NAME_MAX {
+			return policy.Errorf(policy.CodePolicyInvalid, opLaunch, "a log file's name is not a plain name")
+		}
+	}
+	return nil
+}
+
+func mapped(ms []IDMap, id uint32) bool {
+	for _, m := range ms {
+		if id >= m.Inside && id-m.Inside < m.Count {
+			return true
+		}
+	}
+	return false
+}
