@@ -16,8 +16,11 @@ import (
 
 // openBeneath opens rel beneath dir without following any symbolic link.
 func openBeneath(dir *os.File, rel string, flags int, mode uint32) (*os.File, error) {
+	if flags&unix.O_PATH == 0 { // with which openat2 refuses it
+		flags |= unix.O_NOCTTY
+	}
 	fd, err := unix.Openat2(int(dir.Fd()), rel, &unix.OpenHow{
-		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY),
+		Flags:   uint64(flags | unix.O_CLOEXEC),
 		Mode:    uint64(mode),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	})
@@ -79,7 +82,9 @@ func writeBeneath(dir *os.File, rel string, data []byte) error {
 func writeIndex(tree *os.File, x *index.Index) error {
 	newest := int64(0)
 	for i := range x.Len() {
-		newest = max(newest, int64(x.Entry(i).Stat.MtimeSec))
+		if e := x.Entry(i); !e.IsGitlink() { // which git never counts as racy
+			newest = max(newest, int64(e.Stat.MtimeSec))
+		}
 	}
 	if err := writeBeneath(tree, ".git/index", x.Bytes()); err != nil {
 		return err

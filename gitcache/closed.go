@@ -174,7 +174,9 @@ func (c *Cache) run(ctx context.Context, cmd command) ([]byte, error) {
 		x.Stdin = bytes.NewReader(cmd.stdin)
 	}
 	for _, l := range cmd.locks {
-		x.ExtraFiles = append(x.ExtraFiles, l.f)
+		if l != nil {
+			x.ExtraFiles = append(x.ExtraFiles, l.f)
+		}
 	}
 	x.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	x.Cancel = func() error { return unix.Kill(-x.Process.Pid, unix.SIGKILL) }

@@ -245,7 +245,7 @@ func (r *repo) fetchError(src Source, partial bool, err error) error {
 		return policy.Errorf(code, opFetch, "%s", message).Because(err)
 	}
 	lacks := stderrHas(err, "missing blob", "missing tree", "missing commit", "missing object", "did not send all necessary objects",
-		"unable to read", "bad object", "unable to load root tree", "Could not read")
+		"unable to read", "bad object", "unable to load root tree", "error: Could not read")
 	switch {
 	case stderrHas(err, "No space left on device", "Disk quota exceeded"):
 		return refuse(policy.CodeDiskFull, "the disk is full")

@@ -13,9 +13,8 @@ import (
 )
 
 // A view is a git directory of ours that stands for a source's: HEAD is copied,
-// refs, packed-refs, logs and shallow are symbolic links into the source, its
-// objects come by GIT_OBJECT_DIRECTORY and its index by GIT_INDEX_FILE. The
-// configuration is written by us from a few scalars of the source's, so no
+// refs, objects, packed-refs, logs and shallow are symbolic links into the
+// source, and its index comes by GIT_INDEX_FILE. The configuration is written by us from a few scalars of the source's, so no
 // command that the source's config, hooks or attributes name can be found.
 //
 // It is kept between uses: when the source stays put, nothing is written.
@@ -37,6 +36,7 @@ func (r *repo) openView(d *sourceDir) (*view, error) {
 	}
 	links := []struct{ name, target string }{
 		{"refs", filepath.Join(d.commonDir, "refs")},
+		{"objects", filepath.Join(d.commonDir, "objects")},
 		{"packed-refs", filepath.Join(d.commonDir, "packed-refs")},
 		{"shallow", filepath.Join(d.commonDir, "shallow")},
 		{"info/exclude", filepath.Join(d.commonDir, "info/exclude")},
@@ -129,7 +129,6 @@ func ensureFile(path string, data []byte) error {
 func (v *view) command(args ...string) command {
 	env := []string{
 		"GIT_DIR=" + v.dir,
-		"GIT_OBJECT_DIRECTORY=" + filepath.Join(v.src.commonDir, "objects"),
 		"GIT_INDEX_FILE=" + filepath.Join(v.src.gitDir, "index"),
 	}
 	if v.src.top != "" {
