@@ -1,0 +1,171 @@
+// Command yoi-helper is the privileged side of the runtime: it clones trees,
+// makes sandboxes, kills and deletes, below one Runtime root, for the peers
+// that its socket admits. See package helper.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/helper"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+const usage = `yoi-helper serves the privileged side of yoi-runtime on a unix socket.
+
+  yoi-helper --runtime-root DIR --socket PATH [--allow-uid UID,UID…]
+
+  --runtime-root DIR  the one Runtime root it acts in; it must exist
+  --socket PATH       a SOCK_SEQPACKET socket, made unless systemd passed one
+  --allow-uid LIST    uids admitted beside root; default: the root's owner
+  --id-base N         first uid of the pool of Workers' ranges (default %d)
+  --id-count N        number of ranges of 65536 uids (default %d)
+  -v                  log every request
+
+example: yoi-helper --runtime-root /var/lib/yoi --socket /run/yoi/helper.sock
+`
+
+func main() {
+	if err := run(); err != nil {
+		d := policy.AsDiagnostic(err)
+		fmt.Fprintf(os.Stderr, "yoi-helper: %v\nhint: %s\ncode: %s\n", err, d.Hint, d.Code)
+		os.Exit(1)
+	}
+}
+
+type config struct {
+	root, socket string
+	allow        []uint32
+	pool         helper.IDPool
+	verbose      bool
+}
+
+func parse() (c config, err error) {
+	c.pool = helper.DefaultIDPool
+	var allow string
+	base, count := uint(c.pool.Base), uint(c.pool.Count)
+	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), usage, c.pool.Base, c.pool.Count) }
+	flag.StringVar(&c.root, "runtime-root", "", "")
+	flag.StringVar(&c.socket, "socket", "", "")
+	flag.StringVar(&allow, "allow-uid", "", "")
+	flag.UintVar(&base, "id-base", base, "")
+	flag.UintVar(&count, "id-count", count, "")
+	flag.BoolVar(&c.verbose, "v", false, "")
+	flag.Parse()
+	if flag.NArg() > 0 || c.root == "" {
+		flag.Usage()
+		os.Exit(2)
+	}
+	c.pool = helper.IDPool{Base: uint32(base), Count: uint32(count)}
+	if err := c.pool.Validate(); err != nil {
+		return c, err
+	}
+	for _, s := range strings.FieldsFunc(allow, func(r rune) bool { return r == ',' }) {
+		n, err := strconv.ParseUint(s, 10, 32)
+		if err != nil {
+			return c, policy.Errorf(policy.CodeConfigInvalid, "helper.flags", "%q is not a uid", policy.Printable(s))
+		}
+		c.allow = append(c.allow, uint32(n))
+	}
+	return c, nil
+}
+
+func run() (err error) {
+	c, err := parse()
+	if err != nil {
+		return err
+	}
+	level := slog.LevelWarn
+	if c.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	root, err := rootdir.Open(c.root)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	dir, err := ledger.OpenDir(root.Abs(rootdir.Ledger), true)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	l, err := ledger.Open(ctx, ledger.Options{Dir: dir, Role: ledger.RoleHelper})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	h, err := helper.NewLocal(helper.LocalOptions{Root: root, Ledger: l, LedgerDir: dir, Role: ledger.RoleHelper, IDPool: c.pool, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	if _, err := h.Recover(ctx); err != nil {
+		return err
+	}
+	listener, err := listen(c.socket, root)
+	if err != nil {
+		return err
+	}
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		log.Warn("systemd not notified", "error", err)
+	}
+	allow := append([]uint32{0, uint32(root.UID)}, c.allow...)
+	return (&helper.Server{Helper: h, AllowUIDs: allow, Log: log}).Serve(ctx, listener)
+}
+
+// listen takes the socket that systemd passed (sd_listen_fds(3)), or makes one
+// that only root and the Runtime root's owner can reach.
+func listen(path string, root *rootdir.Root) (*net.UnixListener, error) {
+	const op = "helper.listen"
+	if files := activation.Files(true); len(files) > 0 {
+		l, err := net.FileListener(files[0])
+		if err != nil {
+			return nil, policy.Errorf(policy.CodeUnavailable, op, "the socket from systemd cannot be used").Because(err)
+		}
+		u, ok := l.(*net.UnixListener)
+		if !ok {
+			return nil, policy.Errorf(policy.CodeUnavailable, op, "the socket from systemd is not a unix socket")
+		}
+		return u, nil
+	}
+	if path == "" {
+		return nil, policy.Errorf(policy.CodeConfigInvalid, op, "no socket is given").WithHint("Name one with --socket.")
+	}
+	if c, err := net.Dial("unixpacket", path); err == nil {
+		c.Close()
+		return nil, policy.Errorf(policy.CodeRuntimeRootBusy, op, "another helper answers on the socket")
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, policy.Errorf(policy.CodeUnavailable, op, "the old socket cannot be removed").Because(err)
+	}
+	old := unix.Umask(0o177)
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeUnavailable, op, "the socket cannot be made").Because(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(path, root.UID, root.GID); err != nil {
+			l.Close()
+			return nil, policy.Errorf(policy.CodeUnavailable, op, "the socket cannot be given to the Runtime root's owner").Because(err)
+		}
+	}
+	return l, nil
+}

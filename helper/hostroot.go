@@ -1,0 +1,153 @@
+package helper
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"sync"
+
+	"yoi.dev/yoi-runtime/mounts"
+)
+
+// hostRoot is what the host's system directories look like: which of them are
+// symbolic links (a merged /usr), and the small files of /etc that programs
+// need. It is read once; the files again when their mtime changed.
+type hostRoot struct {
+	links map[string]string // "/bin" → "usr/bin"
+	dirs  []string          // "/usr", and "/lib" where it is a directory
+
+	mu    sync.Mutex
+	files map[string]cachedFile
+}
+
+type cachedFile struct {
+	info    fs.FileInfo
+	content []byte
+}
+
+var systemDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"}
+
+// etcDirs and etcFiles are what is left of /etc: what the dynamic linker, TLS
+// libraries, time zones, name services and language runtimes read. Nothing of
+// the host's users, keys or services is among them.
+var (
+	etcDirs = []string{
+		"/etc/alternatives",    // Debian's /usr/bin/* point through it
+		"/etc/ssl/certs",       // TLS trust anchors, as links into /usr/share
+		"/etc/ca-certificates", // the same on other distributions
+		"/etc/pki/tls/certs",   // Fedora
+		"/etc/pki/ca-trust/extracted",
+		"/etc/ld.so.conf.d",
+		"/etc/java-11-openjdk", "/etc/java-17-openjdk", "/etc/java-21-openjdk", // the JDK's own configuration, linked from /usr/lib/jvm
+		"/etc/python3", "/etc/python3.11", "/etc/python3.12", "/etc/python3.13",
+		"/etc/perl", "/etc/fonts",
+	}
+	etcFiles = []string{
+		"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ssl/openssl.cnf",
+		"/etc/mime.types", "/etc/magic", "/etc/protocols", "/etc/services",
+		"/etc/debian_version",
+	}
+)
+
+// The generated files of the sandbox's /etc. The Worker is the only user in
+// it, beside root and nobody, whose names programs look up.
+const (
+	etcPasswd   = "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nworker:x:1000:1000:Worker:/home/worker:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+	etcGroup    = "root:x:0:\nworker:x:1000:\nnogroup:x:65534:\n"
+	etcNSSwitch = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
+	etcHosts    = "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 worker\n"
+	// A commit needs an identity; the Worker's own configuration or environment
+	// goes before this.
+	etcGitconfig = "[user]\n\tname = worker\n\temail = worker@localhost\n[init]\n\tdefaultBranch = main\n[advice]\n\tdetachedHead = false\n"
+)
+
+// maxCachedFile is above the largest ld.so.cache and services files seen.
+const maxCachedFile = 1 << 20
+
+func readHostRoot() (*hostRoot, error) {
+	h := &hostRoot{links: make(map[string]string), files: make(map[string]cachedFile)}
+	for _, d := range systemDirs {
+		info, err := os.Lstat(d)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case info.Mode()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(d)
+			if err != nil {
+				return nil, err
+			}
+			h.links[d] = to
+		case info.IsDir():
+			h.dirs = append(h.dirs, d)
+		}
+	}
+	for _, d := range etcDirs {
+		if info, err := os.Lstat(d); err == nil && info.IsDir() {
+			h.dirs = append(h.dirs, d)
+		}
+	}
+	return h, nil
+}
+
+// file returns a small host file's content, or nil if there is none.
+func (h *hostRoot) file(name string) []byte {
+	info, err := os.Stat(name)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxCachedFile {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c, ok := h.files[name]; ok && os.SameFile(c.info, info) && c.info.ModTime().Equal(info.ModTime()) && c.info.Size() == info.Size() {
+		return c.content
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil // as if it were not there: the sandbox has less, not more
+	}
+	h.files[name] = cachedFile{info, b}
+	return b
+}
+
+// ops is the read-only system part of a sandbox's root, for the root profile
+// "system" with or without a network.
+func (h *hostRoot) ops(network bool) []mounts.Op {
+	ro := mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true}
+	var ops []mounts.Op
+	for _, d := range h.dirs {
+		ops = append(ops, mounts.Bind{Target: d, Source: mounts.Source{Path: d}, Recursive: d == "/usr", Attr: ro})
+	}
+	for _, d := range systemDirs {
+		if to, ok := h.links[d]; ok {
+			ops = append(ops, mounts.Symlink{Target: d, To: to})
+		}
+	}
+	for _, f := range etcFiles {
+		if b := h.file(f); b != nil {
+			ops = append(ops, mounts.File{Target: f, Mode: 0o644, Content: b})
+		}
+	}
+	if b := h.file("/etc/localtime"); b != nil {
+		ops = append(ops, mounts.File{Target: "/etc/localtime", Mode: 0o644, Content: b})
+	}
+	ops = append(ops, mounts.Symlink{Target: "/etc/os-release", To: "../usr/lib/os-release"})
+	if network {
+		if b := h.file("/etc/resolv.conf"); b != nil {
+			ops = append(ops, mounts.File{Target: "/etc/resolv.conf", Mode: 0o644, Content: b})
+		}
+	}
+	return ops
+}
+
+// generated is the part of /etc that every root profile has.
+func generatedEtc() []mounts.Op {
+	var ops []mounts.Op
+	for _, f := range []struct{ name, content string }{
+		{"passwd", etcPasswd}, {"group", etcGroup}, {"nsswitch.conf", etcNSSwitch},
+		{"hosts", etcHosts}, {"gitconfig", etcGitconfig}, {"hostname", "worker\n"},
+	} {
+		ops = append(ops, mounts.File{Target: path.Join("/etc", f.name), Mode: 0o644, Content: []byte(f.content)})
+	}
+	return append(ops, mounts.Symlink{Target: "/etc/mtab", To: "../proc/self/mounts"})
+}

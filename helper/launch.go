@@ -1,0 +1,311 @@
+package helper
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/nsexec"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Launch starts a Worker on an allocation: intent, the Worker's directory with
+// its lock and outcome file, the uid range, the mount plan, and then one call
+// of nsexec.
+func (l *Local) Launch(ctx context.Context, req LaunchRequest, files LaunchFiles) (*Launched, error) {
+	const op = "helper.launch"
+	if err := req.validate(); err != nil {
+		return nil, err
+	}
+	if ok, err := l.root.Exists(rootdir.Workspace(req.AllocationID)); err != nil || !ok {
+		return nil, policy.Errorf(policy.CodeAllocationUnknown, op, "there is no execution workspace %s", req.AllocationID).Because(err)
+	}
+	a := &attempt{l: l, req: req, files: files}
+	defer a.close()
+	launched, err := a.run(ctx)
+	if err != nil {
+		if uerr := a.undo(context.WithoutCancel(ctx)); uerr != nil {
+			l.log.Warn("half-made worker left to the ledger", "worker", req.WorkerID, "error", uerr)
+		}
+		return nil, err
+	}
+	return launched, nil
+}
+
+// attempt is one launch under way: what it opened, to be closed whatever
+// happens, and what it wrote down, to be released if it fails.
+type attempt struct {
+	l         *Local
+	req       LaunchRequest
+	files     LaunchFiles
+	resources []ledger.Resource
+	opened    []*os.File
+	idRange   idRange
+}
+
+func (a *attempt) keep(f *os.File) *os.File {
+	a.opened = append(a.opened, f)
+	return f
+}
+
+func (a *attempt) close() { closeAll(a.opened) }
+
+func (a *attempt) run(ctx context.Context) (*Launched, error) {
+	l, req := a.l, a.req
+	if l.privileged {
+		g, err := l.ranges.acquire()
+		if err != nil {
+			return nil, err
+		}
+		a.idRange = g
+		a.keep(g.lock)
+	}
+	if err := a.intend(ctx); err != nil {
+		return nil, err
+	}
+	w, err := a.workerDir()
+	if err != nil {
+		return nil, err
+	}
+	host, err := l.hostRoot()
+	if err != nil {
+		return nil, err
+	}
+	plan, err := buildPlan(req, host, a.files.Direct, a)
+	if err != nil {
+		return nil, err
+	}
+	spec := a.spec(plan, w)
+	if req.Logs {
+		if err := a.logs(spec); err != nil {
+			return nil, err
+		}
+	}
+	spec.Parked = a.parked(ctx)
+	p, err := nsexec.Launch(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	pidfd, err := dup(p.Pidfd)
+	if err != nil {
+		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
+	}
+	l.watch(req, p, a.resources)
+	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base}, nil
+}
+
+// parked records which process it is before the Worker can run. A Worker that
+// would outlive us must be findable after a crash, so that record is made
+// durable; one that dies with us needs no search.
+func (a *attempt) parked(ctx context.Context) func(int, *os.File) error {
+	if a.req.DieWithParent {
+		return nil
+	}
+	return func(pid int, _ *os.File) error {
+		if err := a.l.ledger.Done(a.resources[0].ID, a.l.processIdentity(pid)); err != nil {
+			return err
+		}
+		return a.l.ledger.Sync(ctx)
+	}
+}
+
+// logs sends output to files that the sandbox opens through a detached mount of
+// the log directory, so that /proc/self/fd/1 shows no host path.
+func (a *attempt) logs(s *nsexec.Spec) error {
+	rel := rootdir.Worker(a.req.WorkerID) + "/logs"
+	dir, err := a.source(rel, mounts.Attr{NoSuid: true, NoDev: true, NoExec: true})
+	if err != nil {
+		return err
+	}
+	s.Logs = nsexec.Logs{Dir: dir, Stdout: "stdout", Stderr: "stderr"}
+	return nil
+}
+
+// intend writes down the process, its directory and its uid range, in one
+// durable record.
+func (a *attempt) intend(ctx context.Context) error {
+	id := a.req.AllocationID
+	worker := map[string]string{"worker": string(a.req.WorkerID)}
+	process := newResource(ledger.KindProcess, id, rootdir.Worker(a.req.WorkerID))
+	process.Attrs = worker
+	if ok, err := a.l.root.Exists(rootdir.Worker(a.req.WorkerID)); err != nil || ok {
+		return policy.Errorf(policy.CodeConflict, "helper.launch", "the worker %s exists already", a.req.WorkerID).Because(err)
+	}
+	dir := newResource(ledger.KindDirectory, id, rootdir.Worker(a.req.WorkerID))
+	dir.Attrs = worker
+	a.resources = []ledger.Resource{process, dir}
+	if a.l.privileged {
+		r := newResource(ledger.KindUIDRange, id, "")
+		r.Attrs = map[string]string{"base": utoa(a.idRange.base), "size": utoa(rangeSize), "worker": string(a.req.WorkerID)}
+		a.resources = append(a.resources, r)
+	}
+	return a.l.intend(ctx, id, a.resources...)
+}
+
+// workerFiles are what PID 1 of the sandbox holds open.
+type workerFiles struct {
+	lock, outcome *os.File
+}
+
+// workerDir makes workers/<id>/ with metadata/lock (locked), metadata/outcome
+// (empty) and logs/.
+func (a *attempt) workerDir() (w workerFiles, err error) {
+	const op = "helper.launch"
+	l := a.l
+	top, err := l.root.Mkdir(rootdir.Worker(a.req.WorkerID), 0o700)
+	if err != nil {
+		return w, diskError(op, err)
+	}
+	defer top.Close()
+	if err := l.ledger.Done(a.resources[1].ID, identify(top)); err != nil {
+		return w, err
+	}
+	meta, err := l.root.MkdirAt(top, "metadata", 0o700)
+	if err != nil {
+		return w, diskError(op, err)
+	}
+	defer meta.Close()
+	if w.lock, err = l.newFile(meta, "lock"); err != nil {
+		return w, diskError(op, err)
+	}
+	a.keep(w.lock)
+	if err := unix.Flock(int(w.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return w, policy.Errorf(policy.CodeLaunchFailed, op, "the worker's lock cannot be taken").Because(err)
+	}
+	if w.outcome, err = l.newFile(meta, "outcome"); err != nil {
+		return w, diskError(op, err)
+	}
+	a.keep(w.outcome)
+	logs, err := l.root.MkdirAt(top, "logs", 0o700)
+	if err != nil {
+		return w, diskError(op, err)
+	}
+	return w, logs.Close()
+}
+
+// newFile makes an empty file that belongs to the Runtime root's owner.
+func (l *Local) newFile(dir *os.File, name string) (*os.File, error) {
+	f, err := rootdir.OpenAt(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if l.privileged && (l.root.UID != 0 || l.root.GID != 0) {
+		if err := f.Chown(l.root.UID, l.root.GID); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// spec turns the request into nsexec's.
+func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
+	req := a.req
+	s := &nsexec.Spec{
+		Argv: req.Command, Env: req.Env,
+		CwdRoot: workspaceAt + "/" + string(req.RepositoryID), RelativeCwd: req.RelativeCwd,
+		Stdio: a.files.Stdio, Filter: a.files.Filter,
+		Plan: plan, UID: workerID, GID: workerID,
+		Hostname: "worker", HostNetwork: req.HostNetwork,
+		Rlimits: rlimits(req.Limits), Nice: req.Limits.Nice, OOMScoreAdj: req.Limits.OOMScoreAdj, Umask: 0o022,
+		WallClock: req.Limits.WallClock, DieWithParent: req.DieWithParent,
+		Hold: []*os.File{w.lock}, Outcome: w.outcome,
+		Terminal: req.Terminal,
+	}
+	s.Winsize.Rows, s.Winsize.Cols = req.Rows, req.Columns
+	if a.l.privileged {
+		m := []nsexec.IDMap{{Inside: 0, Outside: a.idRange.base, Count: rangeSize}}
+		s.UIDMap, s.GIDMap = m, m
+		s.Hold = append(s.Hold, a.idRange.lock)
+	}
+	return s
+}
+
+// rlimits are setrlimit(2)'s. Core files would be written into the workspace by
+// the kernel with the Worker's rights, or to a host program; none are wanted.
+func rlimits(l policy.Limits) []nsexec.Rlimit {
+	rs := []nsexec.Rlimit{{Resource: unix.RLIMIT_CORE}}
+	add := func(resource int, v uint64) {
+		if v != 0 {
+			rs = append(rs, nsexec.Rlimit{Resource: resource, Soft: v, Hard: v})
+		}
+	}
+	add(unix.RLIMIT_NOFILE, l.OpenFiles)
+	add(unix.RLIMIT_NPROC, l.Processes)
+	add(unix.RLIMIT_FSIZE, l.FileSize)
+	add(unix.RLIMIT_AS, l.AddressSpace)
+	add(unix.RLIMIT_STACK, l.StackSize)
+	add(unix.RLIMIT_CPU, uint64((l.CPUTime+time.Second-1)/time.Second))
+	return rs
+}
+
+// source implements sources.
+func (a *attempt) source(rel string, attr mounts.Attr) (mounts.Source, error) {
+	if !a.l.privileged {
+		return mounts.Source{Path: a.l.root.Path, Beneath: rel}, nil
+	}
+	idmap, err := a.l.ranges.idmap(a.idRange, a.l.root.UID, a.l.root.GID)
+	if err != nil {
+		return mounts.Source{}, err
+	}
+	m, err := mounts.CloneDetached(a.l.root.Dir, rel, attr, idmap, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return mounts.Source{}, policy.Errorf(policy.CodeAllocationUnknown, "helper.launch", "a part of the workspace does not exist").Because(err)
+	}
+	if err != nil {
+		return mounts.Source{}, err
+	}
+	return mounts.Source{Mount: a.keep(m)}, nil
+}
+
+// direct implements sources for a directory that the caller opened.
+func (a *attempt) direct(dir *os.File, attr mounts.Attr) (mounts.Source, error) {
+	const op = "helper.launch"
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return mounts.Source{}, policy.Errorf(policy.CodeBadRequest, op, "a descriptor is not a directory").Because(err)
+	}
+	if !a.l.privileged {
+		// The child cannot clone a mount of our namespace by descriptor; it finds
+		// the directory by name, and the name was the caller's own to begin with.
+		p, err := os.Readlink("/proc/self/fd/" + utoa(uint32(dir.Fd())))
+		return mounts.Source{Path: p}, err
+	}
+	idmap, err := newIDMap(a.idRange, int(st.Uid), int(st.Gid))
+	if err != nil {
+		return mounts.Source{}, err
+	}
+	a.keep(idmap)
+	m, err := mounts.CloneDetached(dir, "", attr, idmap, true)
+	if err != nil {
+		return mounts.Source{}, err
+	}
+	return mounts.Source{Mount: a.keep(m)}, nil
+}
+
+// undo releases what a failed launch wrote down.
+func (a *attempt) undo(ctx context.Context) error {
+	if len(a.resources) == 0 {
+		return nil
+	}
+	if err := a.l.removeDir(ctx, rootdir.Workers, string(a.req.WorkerID)); err != nil {
+		return err
+	}
+	return a.l.release(a.req.AllocationID, a.resources...)
+}
+
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}

@@ -1,0 +1,243 @@
+package helper
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// LocalOptions configure a Local.
+type LocalOptions struct {
+	Root   *rootdir.Root
+	Ledger *ledger.Ledger
+	// LedgerDir is the Runtime root's ledger directory, for scans.
+	LedgerDir *os.File
+	// Role restricts scans to the streams of one role; "" reads all.
+	Role   string
+	IDPool IDPool // zero is DefaultIDPool
+	Log    *slog.Logger
+}
+
+// Local does the work in this process, with this process' privilege: as root it
+// gives each Worker a host uid range of its own and idmapped mounts; as an
+// ordinary user everything happens in user namespaces.
+type Local struct {
+	root       *rootdir.Root
+	ledger     *ledger.Ledger
+	ledgerDir  *os.File
+	roles      []string
+	log        *slog.Logger
+	privileged bool
+	ranges     *idRanges // nil unless privileged
+	bootID     string
+
+	hostOnce sync.Once
+	host     *hostRoot
+	hostErr  error
+
+	probeMu sync.Mutex
+	table   *cow.Table
+
+	mu      sync.Mutex
+	workers map[policy.WorkerID]*worker
+	held    map[policy.AllocationID][]ledger.Resource // made by this process
+	ended   map[policy.WorkerID]*worker               // transient, until asked for
+	reclaim sync.WaitGroup
+	closed  bool
+}
+
+// NewLocal returns a Local for an open Runtime root and ledger. Both stay the
+// caller's to close, after Close.
+func NewLocal(o LocalOptions) (*Local, error) {
+	if o.IDPool == (IDPool{}) {
+		o.IDPool = DefaultIDPool
+	}
+	if err := o.IDPool.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Local{
+		root: o.Root, ledger: o.Ledger, ledgerDir: o.LedgerDir, log: o.Log,
+		privileged: hasAdmin(),
+		workers:    make(map[policy.WorkerID]*worker),
+		held:       make(map[policy.AllocationID][]ledger.Resource),
+		ended:      make(map[policy.WorkerID]*worker),
+	}
+	if o.Role != "" {
+		l.roles = []string{o.Role}
+	}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	if l.privileged {
+		l.ranges = newIDRanges(o.IDPool)
+	}
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeUnsupported, "helper.open", "the boot id cannot be read").Because(err)
+	}
+	l.bootID = string(id[:min(36, len(id))])
+	return l, nil
+}
+
+// hasAdmin reports whether this process is root with CAP_SYS_ADMIN effective,
+// which is what clone of detached mounts and idmapped mounts take.
+func hasAdmin() bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return false
+	}
+	return data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+func (l *Local) hostRoot() (*hostRoot, error) {
+	l.hostOnce.Do(func() { l.host, l.hostErr = readHostRoot() })
+	if l.hostErr != nil {
+		return nil, policy.Errorf(policy.CodeUnsupported, "helper.launch", "the host's system directories cannot be read").Because(l.hostErr)
+	}
+	return l.host, nil
+}
+
+// strategies probes the Runtime root's file system, once.
+func (l *Local) strategies(ctx context.Context) (*cow.Table, error) {
+	l.probeMu.Lock()
+	defer l.probeMu.Unlock()
+	if l.table != nil {
+		return l.table, nil
+	}
+	t, err := cow.Probe(ctx, l.root.Dir)
+	if err != nil {
+		return nil, err
+	}
+	l.table = t
+	return t, nil
+}
+
+// intend writes resources to the ledger, durably, and remembers them for the
+// allocation's removal.
+func (l *Local) intend(ctx context.Context, id policy.AllocationID, rs ...ledger.Resource) error {
+	if err := l.ledger.Intend(ctx, rs...); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held[id] = append(l.held[id], rs...)
+	return nil
+}
+
+// release records that resources are gone.
+func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
+	ids := make([]string, len(rs))
+	gone := make(map[string]bool, len(rs))
+	for i, r := range rs {
+		ids[i], gone[r.ID] = r.ID, true
+	}
+	l.mu.Lock()
+	var left []ledger.Resource
+	for _, r := range l.held[id] {
+		if !gone[r.ID] {
+			left = append(left, r)
+		}
+	}
+	if len(left) == 0 {
+		delete(l.held, id)
+	} else {
+		l.held[id] = left
+	}
+	l.mu.Unlock()
+	return l.ledger.Release(ids...)
+}
+
+// resourcesOf returns what the ledger holds for an allocation: from memory if
+// this process made it, else from the streams of all writers.
+func (l *Local) resourcesOf(ctx context.Context, id policy.AllocationID) ([]ledger.Resource, error) {
+	l.mu.Lock()
+	rs := append([]ledger.Resource(nil), l.held[id]...)
+	l.mu.Unlock()
+	if len(rs) > 0 {
+		return rs, nil
+	}
+	if err := l.ledger.Sync(ctx); err != nil {
+		return nil, err
+	}
+	state, err := ledger.Scan(ctx, l.ledgerDir, l.roles...)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range state.Held {
+		if h.Resource.Owner == string(id) && own(h.Resource) {
+			rs = append(rs, h.Resource)
+		}
+	}
+	return rs, nil
+}
+
+// own reports whether a resource is the helper's to release; the others are the
+// repository cache's.
+func own(r ledger.Resource) bool {
+	switch r.Kind {
+	case ledger.KindDirectory, ledger.KindSubvolume:
+		return !strings.HasPrefix(r.Path, rootdir.Cache+"/")
+	case ledger.KindProcess, ledger.KindUIDRange:
+		return true
+	}
+	return false
+}
+
+func newResource(kind ledger.Kind, id policy.AllocationID, rel string) ledger.Resource {
+	return ledger.Resource{ID: ledger.NewResourceID(), Kind: kind, Owner: string(id), Path: rel}
+}
+
+// identify reads what tells a directory from another at the same place later.
+func identify(dir *os.File) ledger.Identity {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return ledger.Identity{}
+	}
+	return ledger.Identity{Dev: st.Dev, Ino: st.Ino}
+}
+
+// diskError turns the errors of making things into diagnostics.
+func diskError(op string, err error) error {
+	var d *policy.Diagnostic
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &d):
+		return d
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
+	case errors.Is(err, fs.ErrNotExist):
+		return policy.Errorf(policy.CodeAllocationUnknown, op, "a part of the workspace does not exist").Because(err)
+	}
+	return policy.Errorf(policy.CodeInternal, op, "the Runtime root cannot be changed").Because(err)
+}
+
+// Close waits for space that is being reclaimed. Workers go on unless they were
+// launched with DieWithParent.
+func (l *Local) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.reclaim.Wait()
+	if l.ranges != nil {
+		l.ranges.close()
+	}
+	return nil
+}
+
+var _ Helper = (*Local)(nil)

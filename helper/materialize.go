@@ -1,0 +1,280 @@
+package helper
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/gitcache/index"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Materialize makes execution-workspaces/<id>/ and fills root/<repository>/ of
+// each repository from its pristine tree. On an error everything that it made
+// is taken away again, or stays in the ledger for recovery.
+func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (MaterializeResult, error) {
+	if err := req.validate(); err != nil {
+		return MaterializeResult{}, err
+	}
+	res, plan, err := l.chooseStrategies(ctx, req)
+	if err != nil {
+		return res, err
+	}
+	top := newResource(ledger.KindDirectory, req.AllocationID, rootdir.Workspace(req.AllocationID))
+	intents := []ledger.Resource{top}
+	for i, t := range res.Repositories {
+		if plan[i] != nil && t.Strategy == policy.StrategyBtrfsSnapshot {
+			intents = append(intents, newResource(ledger.KindSubvolume, req.AllocationID, rootdir.Repository(req.AllocationID, t.RepositoryID)))
+		}
+	}
+	if err := l.intend(ctx, req.AllocationID, intents...); err != nil {
+		return res, err
+	}
+	err = l.fill(ctx, req.AllocationID, plan, &res, top.ID)
+	if err == nil {
+		return res, nil
+	}
+	if rerr := l.undo(context.WithoutCancel(ctx), req.AllocationID, intents); rerr != nil {
+		l.log.Warn("half-made workspace left to the ledger", "allocation", req.AllocationID, "error", rerr)
+	}
+	return res, err
+}
+
+// chooseStrategies settles each repository's strategy. plan[i] is nil where
+// nothing is to be cloned here: git makes the tree, or there is none.
+func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (MaterializeResult, []cow.Strategy, error) {
+	res := MaterializeResult{Repositories: append([]RepositoryTree(nil), req.Repositories...)}
+	plan := make([]cow.Strategy, len(req.Repositories))
+	for i := range res.Repositories {
+		t := &res.Repositories[i]
+		if t.Strategy == policy.StrategyDirect {
+			res.Reason = "direct_legacy_mount was asked for: the source directory itself is mounted"
+			continue
+		}
+		table, err := l.strategies(ctx)
+		if err != nil {
+			return res, nil, err
+		}
+		s, reason, err := table.Choose(t.Strategy)
+		if err != nil {
+			return res, nil, err
+		}
+		t.Strategy, res.Reason = s.Name(), reason
+		if t.Strategy != policy.StrategyGitWorktree {
+			plan[i] = s
+		}
+	}
+	return res, plan, nil
+}
+
+// fill makes the directories and clones the trees.
+func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Strategy, res *MaterializeResult, topID string) error {
+	const op = "helper.materialize"
+	top, err := l.root.Mkdir(rootdir.Workspace(id), 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return policy.Errorf(policy.CodeConflict, op, "the execution workspace %s exists already", id)
+	}
+	if err != nil {
+		return diskError(op, err)
+	}
+	defer top.Close()
+	if err := l.ledger.Done(topID, identify(top)); err != nil {
+		return err
+	}
+	dirs := make(map[string]*os.File, 3)
+	for _, name := range []string{"root", "mounts", "scratch"} {
+		d, err := l.root.MkdirAt(top, name, 0o700)
+		if err != nil {
+			return diskError(op, err)
+		}
+		defer d.Close()
+		dirs[name] = d
+	}
+	for i := range res.Repositories {
+		if plan[i] == nil {
+			continue
+		}
+		if err := l.clone(ctx, plan[i], res.Repositories[i], dirs, res); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clone fills one repository's directory and makes its git index agree.
+func (l *Local) clone(ctx context.Context, s cow.Strategy, t RepositoryTree, dirs map[string]*os.File, res *MaterializeResult) error {
+	const op = "helper.materialize"
+	source, err := l.root.OpenDir(rootdir.Tree(t.RepositoryID, t.TreeKey))
+	if err != nil {
+		return policy.Errorf(policy.CodeCacheCorrupt, op, "the pristine tree of %s is not in the cache", t.RepositoryID).Because(err)
+	}
+	defer source.Close()
+	req := cow.Request{Source: source, TargetParent: dirs["root"], TargetName: string(t.RepositoryID), Log: l.log}
+	if s.Name() == policy.StrategyOverlay {
+		layers, err := l.root.MkdirAt(dirs["mounts"], string(t.RepositoryID), 0o700)
+		if err != nil {
+			return diskError(op, err)
+		}
+		defer layers.Close()
+		req.Layers = layers
+	}
+	stats := newStatMap()
+	req.OnFile = stats.add
+	r, err := s.Materialize(ctx, req)
+	if err != nil {
+		return err
+	}
+	res.Files += r.Files
+	res.Bytes += r.Bytes
+	res.Warnings = append(res.Warnings, r.Warnings...)
+	if len(stats.m) == 0 {
+		return nil // the clone kept inode numbers and ctimes, or is mounted later
+	}
+	tree, err := rootdir.OpenAt(dirs["root"], string(t.RepositoryID), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return diskError(op, err)
+	}
+	defer tree.Close()
+	return patchIndex(tree, t.TreeKey, stats.m)
+}
+
+// statMap collects the final stat data of cloned files from parallel workers.
+type statMap struct {
+	mu sync.Mutex
+	m  map[string]index.Stat
+}
+
+func newStatMap() *statMap { return &statMap{m: make(map[string]index.Stat)} }
+
+func (s *statMap) add(rel string, st *cow.Statx) {
+	v := index.FromStatx((*unix.Statx_t)(st))
+	// What the Worker will see: its own ids, whoever owns the file on disk.
+	v.UID, v.GID = workerID, workerID
+	s.mu.Lock()
+	s.m[rel] = v
+	s.mu.Unlock()
+}
+
+// patchIndex gives the clone's index the clone's stat data, so that the first
+// git status reads no file. No Worker has run on the tree yet.
+func patchIndex(tree *os.File, treeKey string, stats map[string]index.Stat) error {
+	const op = "helper.index"
+	f, err := rootdir.OpenAt(tree, ".git/index", unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return diskError(op, err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return diskError(op, err)
+	}
+	b := make([]byte, st.Size())
+	if _, err := f.ReadAt(b, 0); err != nil {
+		return diskError(op, err)
+	}
+	oid := 20
+	if len(treeKey) >= 64 {
+		oid = 32
+	}
+	x, err := index.Parse(b, oid)
+	if err != nil {
+		return policy.Errorf(policy.CodeCacheCorrupt, op, "the pristine tree's index cannot be read").Because(err)
+	}
+	x.Patch(func(e index.Entry) (index.Stat, bool) {
+		s, ok := stats[string(e.Path)]
+		return s, ok
+	})
+	if _, err := f.WriteAt(x.Bytes(), 0); err != nil {
+		return diskError(op, err)
+	}
+	// The write moved the index's mtime to now, and the files' own mtimes lie in
+	// the past, so no entry is "racy" (gitformat-index(5)) and read again.
+	return nil
+}
+
+// undo removes what a failed Materialize made.
+func (l *Local) undo(ctx context.Context, id policy.AllocationID, rs []ledger.Resource) error {
+	parent, err := l.root.OpenDir(rootdir.Workspaces)
+	if err != nil {
+		return diskError("helper.undo", err)
+	}
+	defer parent.Close()
+	if err := cow.RemoveTree(ctx, parent, string(id), cow.RemoveOptions{Log: l.log}); err != nil {
+		return err
+	}
+	return l.release(id, rs...)
+}
+
+// Keep marks an allocation as complete and wanted, durably.
+func (l *Local) Keep(ctx context.Context, id policy.AllocationID) error {
+	if err := policy.CheckID("allocation", string(id)); err != nil {
+		return err
+	}
+	return l.ledger.Keep(ctx, string(id))
+}
+
+// HasNewObjects looks into each repository's private objects directory. It reads
+// names only, beneath the workspace, through no symbolic link: what a Worker
+// wrote there decides nothing but the answer.
+func (l *Local) HasNewObjects(ctx context.Context, req MaterializeRequest) (bool, error) {
+	if err := req.validate(); err != nil {
+		return false, err
+	}
+	for _, t := range req.Repositories {
+		base := rootdir.Repository(req.AllocationID, t.RepositoryID)
+		if t.Strategy == policy.StrategyOverlay {
+			base = rootdir.Layers(req.AllocationID, t.RepositoryID) + "/upper"
+		}
+		found, err := l.hasObjects(base + "/.git/objects")
+		if err != nil || found {
+			return found, err
+		}
+	}
+	return false, ctx.Err()
+}
+
+// hasObjects reports whether a directory holds loose objects or packs. Anything
+// that is not a plain directory counts as "yes": only a certain no lets work go.
+func (l *Local) hasObjects(rel string) (bool, error) {
+	d, err := l.root.OpenDir(rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return true, nil
+	}
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(256)
+		for _, n := range names {
+			if n == "info" {
+				continue
+			}
+			if n != "pack" {
+				return true, nil
+			}
+			if p, perr := rootdir.OpenAt(d, "pack", unix.O_RDONLY|unix.O_DIRECTORY, 0); perr != nil {
+				return true, nil
+			} else {
+				packs, perr := p.Readdirnames(1)
+				p.Close()
+				if len(packs) > 0 || perr == nil {
+					return true, nil
+				}
+			}
+		}
+		if err != nil {
+			return false, nil
+		}
+	}
+}

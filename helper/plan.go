@@ -1,0 +1,127 @@
+package helper
+
+import (
+	"os"
+
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Where a Worker finds things. These paths are part of the product's contract:
+// the private git directories name objectsAt in their alternates.
+const (
+	workspaceAt = "/workspace"
+	scratchAt   = "/scratch"
+	homeAt      = "/home/worker"
+	objectsAt   = "/run/yoi/objects"
+)
+
+// sources turns a path below the Runtime root into the source of a bind or a
+// layer: a detached idmapped mount where the helper is privileged, else a path
+// that the child resolves beneath the Runtime root in its own copy of the
+// mount tree, where only it has the capability to clone it (open_tree(2)).
+type sources interface {
+	source(rel string, attr mounts.Attr) (mounts.Source, error)
+	direct(dir *os.File, attr mounts.Attr) (mounts.Source, error)
+}
+
+// covered are the entries of /proc that say or change something about the
+// whole host, each with the reason. In a user namespace their modes protect
+// most of them already; a mode is one kernel bug away from no protection.
+var coveredProc = []mounts.Mask{
+	{Target: "/proc/kcore"},             // the kernel's memory
+	{Target: "/proc/keys"},              // keyrings are not namespaced
+	{Target: "/proc/key-users"},         // counts of every user's keys
+	{Target: "/proc/timer_list"},        // kernel addresses and every process' timers
+	{Target: "/proc/latency_stats"},     // kernel stacks
+	{Target: "/proc/sched_debug"},       // every process of the host
+	{Target: "/proc/interrupts"},        // keystroke timing by interrupt counts
+	{Target: "/proc/acpi", IsDir: true}, // firmware
+	{Target: "/proc/scsi", IsDir: true}, // devices
+}
+
+// readOnlyProc are the entries that act on the host when written.
+var readOnlyProc = []string{
+	"/proc/sys",           // sysctl: core_pattern, modprobe, …
+	"/proc/sysrq-trigger", // reboot
+	"/proc/irq",
+	"/proc/bus",
+	"/proc/fs",
+}
+
+// buildPlan is the sandbox's mount plan: exactly what the request names, in the
+// order in which it is made. It does no I/O but through src.
+func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources) (mounts.Plan, error) {
+	var ops []mounts.Op
+	if req.Root == policy.RootSystem {
+		ops = append(ops, host.ops(req.HostNetwork)...)
+	}
+	ops = append(ops, generatedEtc()...)
+	inside := mounts.Attr{NoSuid: true, NoDev: true}
+	ops = append(ops,
+		mounts.Proc{Target: "/proc"},
+		mounts.Dev{Target: "/dev"},
+		mounts.Tmpfs{Target: "/tmp", Mode: 0o1777, Attr: inside},
+		mounts.Tmpfs{Target: homeAt, Mode: 0o700, Attr: inside},
+		mounts.Dir{Target: "/var", Mode: 0o755},
+		mounts.Symlink{Target: "/var/tmp", To: "../tmp"},
+	)
+	for _, p := range coveredProc {
+		ops = append(ops, p)
+	}
+	for _, p := range readOnlyProc {
+		ops = append(ops, mounts.ReadOnlyPath{Target: p})
+	}
+	scratch, err := src.source(rootdir.Scratch(req.AllocationID), inside)
+	if err != nil {
+		return mounts.Plan{}, err
+	}
+	scratchAttr := inside
+	scratchAttr.NoExec = req.NoExec
+	ops = append(ops, mounts.Bind{Target: scratchAt, Source: scratch, Attr: scratchAttr})
+	for _, t := range req.Repositories {
+		more, err := repositoryOps(req, t, &direct, src)
+		if err != nil {
+			return mounts.Plan{}, err
+		}
+		ops = append(ops, more...)
+	}
+	return mounts.Plan{Ops: ops}, nil
+}
+
+// repositoryOps mounts one repository and the cache's objects beside it.
+func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src sources) ([]mounts.Op, error) {
+	at := workspaceAt + "/" + string(t.RepositoryID)
+	attr := mounts.Attr{NoSuid: true, NoDev: true, ReadOnly: req.ReadOnly}
+	if t.Strategy == policy.StrategyDirect {
+		if len(*direct) == 0 {
+			return nil, policy.Errorf(policy.CodeBadRequest, "helper.launch", "the directory of %s was not given", t.RepositoryID)
+		}
+		s, err := src.direct((*direct)[0], attr)
+		*direct = (*direct)[1:]
+		return []mounts.Op{mounts.Bind{Target: at, Source: s, Recursive: true, Attr: attr}}, err
+	}
+	ro := mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true, NoExec: true}
+	objects, err := src.source(rootdir.Objects(t.RepositoryID), ro)
+	if err != nil {
+		return nil, err
+	}
+	ops := []mounts.Op{mounts.Bind{Target: objectsAt + "/" + string(t.RepositoryID), Source: objects, Attr: ro}}
+	if t.Strategy != policy.StrategyOverlay {
+		s, err := src.source(rootdir.Repository(req.AllocationID, t.RepositoryID), attr)
+		if err != nil {
+			return nil, err
+		}
+		return append(ops, mounts.Bind{Target: at, Source: s, Attr: attr}), nil
+	}
+	lower, err := src.source(rootdir.Tree(t.RepositoryID, t.TreeKey), mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true})
+	if err != nil {
+		return nil, err
+	}
+	layers, err := src.source(rootdir.Layers(req.AllocationID, t.RepositoryID), mounts.Attr{NoSuid: true, NoDev: true})
+	if err != nil {
+		return nil, err
+	}
+	return append(ops, mounts.Overlay{Target: at, Lower: []mounts.Source{lower}, Data: layers, Upper: "upper", Work: "work", Attr: attr}), nil
+}

@@ -1,0 +1,305 @@
+package helper
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"regexp"
+	"time"
+
+	"yoi.dev/yoi-runtime/nsexec"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// ProtocolVersion is the first field of every message. A peer of another
+// version is refused with CodeUnsupportedVersion.
+const ProtocolVersion = 1
+
+// Helper is what the orchestrator asks of the privileged side. Every error is
+// a *policy.Diagnostic. Methods may be called from any goroutine.
+type Helper interface {
+	// Probe says what the Runtime root's file system and this kernel can do.
+	Probe(ctx context.Context) (ProbeResult, error)
+	// Materialize makes the directories of an allocation and fills its
+	// repositories from the cache's pristine trees.
+	Materialize(ctx context.Context, req MaterializeRequest) (MaterializeResult, error)
+	// Keep records durably that an allocation is complete and wanted: recovery
+	// will not take it away. Forget undoes that.
+	Keep(ctx context.Context, id policy.AllocationID) error
+	// Launch starts a Worker. The files are duplicated, never closed.
+	Launch(ctx context.Context, req LaunchRequest, files LaunchFiles) (*Launched, error)
+	// Wait returns the outcome of a Worker once it has ended. It works for a
+	// Worker that an earlier helper started.
+	Wait(ctx context.Context, id policy.WorkerID) (nsexec.Outcome, error)
+	// Signal sends a signal number to a Worker's main process.
+	Signal(ctx context.Context, id policy.WorkerID, signal int) error
+	// Kill ends a Worker's whole process tree.
+	Kill(ctx context.Context, id policy.WorkerID) error
+	// Live lists the Workers that run now.
+	Live(ctx context.Context) ([]policy.WorkerID, error)
+	// HasNewObjects reports whether an allocation's private git directories hold
+	// objects of their own: without any, no commit can be lost.
+	HasNewObjects(ctx context.Context, req MaterializeRequest) (bool, error)
+	// Remove takes an allocation and its Workers' records away.
+	Remove(ctx context.Context, req RemoveRequest) error
+	// Recover removes what dead writers left behind, and adopts live Workers.
+	Recover(ctx context.Context) (RecoverResult, error)
+	Close() error
+}
+
+// RepositoryTree names one repository of an allocation and the pristine tree
+// it comes from.
+type RepositoryTree struct {
+	RepositoryID policy.RepositoryID `json:"repository_id"`
+	// TreeKey is the tree id, with ".<scope key>" for a scoped tree. It is empty
+	// for direct_legacy_mount.
+	TreeKey  string              `json:"tree_key,omitempty"`
+	Strategy policy.StrategyName `json:"strategy"`
+}
+
+var treeKeyPattern = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})(\.[0-9a-f]{16})?$`)
+
+// validate checks the ids of a request's repositories.
+func validateTrees(trees []RepositoryTree) error {
+	if len(trees) == 0 || len(trees) > 32 {
+		return policy.Errorf(policy.CodeBadRequest, "helper.request", "an allocation has 1 to 32 repositories, not %d", len(trees))
+	}
+	seen := make(map[policy.RepositoryID]bool, len(trees))
+	for _, t := range trees {
+		if err := policy.CheckID("repository", string(t.RepositoryID)); err != nil {
+			return err
+		}
+		if seen[t.RepositoryID] {
+			return policy.Errorf(policy.CodeBadRequest, "helper.request", "repository %s is named twice", t.RepositoryID)
+		}
+		seen[t.RepositoryID] = true
+		if t.Strategy == policy.StrategyDirect {
+			if t.TreeKey != "" {
+				return policy.Errorf(policy.CodeBadRequest, "helper.request", "direct_legacy_mount has no tree")
+			}
+			continue
+		}
+		if !treeKeyPattern.MatchString(t.TreeKey) {
+			return policy.Errorf(policy.CodeBadRequest, "helper.request", "%q is not a tree key", policy.Printable(t.TreeKey))
+		}
+	}
+	return nil
+}
+
+// MaterializeRequest asks for an allocation. A strategy of "auto" lets the
+// probe choose, the same for all repositories.
+type MaterializeRequest struct {
+	AllocationID policy.AllocationID `json:"allocation_id"`
+	Repositories []RepositoryTree    `json:"repositories"`
+}
+
+func (r MaterializeRequest) validate() error {
+	if err := policy.CheckID("allocation", string(r.AllocationID)); err != nil {
+		return err
+	}
+	return validateTrees(r.Repositories)
+}
+
+// MaterializeResult says what was made. Repositories carry the strategy that
+// was used.
+type MaterializeResult struct {
+	Repositories []RepositoryTree    `json:"repositories"`
+	Reason       string              `json:"reason"`
+	Files        int64               `json:"files"`
+	Bytes        int64               `json:"bytes"`
+	Warnings     []policy.Diagnostic `json:"warnings,omitempty"`
+}
+
+// LaunchRequest starts a command on a materialized allocation.
+type LaunchRequest struct {
+	WorkerID     policy.WorkerID     `json:"worker_id"`
+	AllocationID policy.AllocationID `json:"allocation_id"`
+	Repositories []RepositoryTree    `json:"repositories"`
+	// Command is argv; Env is the Worker's whole environment as NAME=VALUE.
+	Command []string `json:"command"`
+	Env     []string `json:"env"`
+	// RepositoryID is the repository whose root RelativeCwd starts from.
+	RepositoryID policy.RepositoryID `json:"repository_id"`
+	RelativeCwd  string              `json:"relative_cwd"`
+	Root         policy.RootProfile  `json:"root"`
+	HostNetwork  bool                `json:"host_network,omitempty"`
+	Limits       policy.Limits       `json:"limits,omitzero"`
+	NoExec       bool                `json:"scratch_noexec,omitempty"`
+	// Terminal gives the Worker a terminal of its own in place of the stdio
+	// entries that are not given; Launched.Terminal is the other end. Rows and
+	// Columns are its first size.
+	Terminal bool   `json:"terminal,omitempty"`
+	Rows     uint16 `json:"rows,omitempty"`
+	Columns  uint16 `json:"columns,omitempty"`
+	// Logs sends output to workers/<id>/logs/ instead of the given files.
+	Logs bool `json:"logs,omitempty"`
+	// DieWithParent ends the Worker with the helper's process.
+	DieWithParent bool `json:"die_with_parent,omitempty"`
+	// Transient Workers are the runtime's own: their directory goes with them, and
+	// Wait answers once.
+	Transient bool `json:"transient,omitempty"`
+	// ReadOnly mounts every repository read-only, for looking at a workspace
+	// without changing it.
+	ReadOnly bool `json:"read_only,omitempty"`
+}
+
+func (r LaunchRequest) validate() error {
+	if err := policy.CheckID("worker", string(r.WorkerID)); err != nil {
+		return err
+	}
+	if err := policy.CheckID("allocation", string(r.AllocationID)); err != nil {
+		return err
+	}
+	if err := validateTrees(r.Repositories); err != nil {
+		return err
+	}
+	if err := policy.ValidateCommand(r.Command); err != nil {
+		return err
+	}
+	if _, err := policy.CheckRelativeCwd(r.RelativeCwd); err != nil {
+		return err
+	}
+	found := false
+	for _, t := range r.Repositories {
+		found = found || t.RepositoryID == r.RepositoryID
+	}
+	if !found {
+		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "repository %q is not in the allocation", policy.Printable(string(r.RepositoryID)))
+	}
+	switch r.Root {
+	case policy.RootSystem, policy.RootMinimal:
+	default:
+		return policy.Errorf(policy.CodePolicyInvalid, "helper.launch", "%q is no root profile", policy.Printable(string(r.Root)))
+	}
+	if len(r.Env) > 2048 {
+		return policy.Errorf(policy.CodeEnvironmentInvalid, "helper.launch", "more than 2048 variables")
+	}
+	return r.Limits.Validate()
+}
+
+// LaunchFiles are the descriptors of a launch. A Stdio entry that is nil is the
+// terminal, the log file, or /dev/null, whichever the request has. Direct holds the directory of each direct_legacy_mount
+// repository, in order: holding the descriptor is the caller's authority.
+type LaunchFiles struct {
+	Stdio  [3]*os.File
+	Filter []byte // raw BPF
+	Direct []*os.File
+}
+
+// Launched is a running Worker. The caller owns and closes the files.
+type Launched struct {
+	Pidfd    *os.File
+	Terminal *os.File // nil without a terminal
+	// StartedAt is when the Worker's exec succeeded.
+	StartedAt time.Time
+	// IDBase is the first host uid of the Worker's range, 0 without a range.
+	IDBase uint32
+}
+
+// RemoveRequest takes an allocation away. Background returns once nothing of it
+// is reachable by its id any more; the helper reclaims the space behind.
+type RemoveRequest struct {
+	AllocationID policy.AllocationID `json:"allocation_id"`
+	Background   bool                `json:"background,omitempty"`
+}
+
+// RecoverResult counts what a recovery found and did.
+type RecoverResult struct {
+	Leftovers   int                   `json:"leftovers"`
+	Removed     int                   `json:"removed"`
+	Kept        int                   `json:"kept"`
+	Adopted     []policy.WorkerID     `json:"adopted,omitempty"`
+	Rescued     []policy.AllocationID `json:"rescued,omitempty"` // kept since they hold uncollected commits
+	Diagnostics []policy.Diagnostic   `json:"diagnostics,omitempty"`
+}
+
+// ProbeResult is the strategy table and the sandbox's capabilities.
+type ProbeResult struct {
+	Privileged bool              `json:"privileged"`
+	FileSystem string            `json:"file_system"`
+	Strategies []StrategySupport `json:"strategies"`
+	Checks     []Check           `json:"checks"`
+}
+
+// StrategySupport is one row of the strategy table.
+type StrategySupport struct {
+	Name   policy.StrategyName `json:"name"`
+	OK     bool                `json:"ok"`
+	Chosen bool                `json:"chosen"`
+	Reason string              `json:"reason"`
+	Fix    string              `json:"fix,omitempty"`
+}
+
+// Check is one capability of the host: state is ok, degraded or missing.
+type Check struct {
+	Name    string `json:"name"`
+	State   string `json:"state"`
+	Message string `json:"message"`
+	Fix     string `json:"fix,omitempty"`
+}
+
+// The operations on the wire, append only.
+const (
+	opProbe       = "probe"
+	opMaterialize = "materialize"
+	opKeep        = "keep"
+	opLaunch      = "launch"
+	opWait        = "wait"
+	opSignal      = "signal"
+	opKill        = "kill"
+	opLive        = "live"
+	opObjects     = "has_new_objects"
+	opRemove      = "remove"
+	opRecover     = "recover"
+	opCancel      = "cancel"
+)
+
+// request is one message to the helper. Its descriptors travel beside it.
+type request struct {
+	Version int             `json:"v"`
+	ID      uint64          `json:"id"`
+	Op      string          `json:"op"`
+	Body    json.RawMessage `json:"body,omitempty"`
+	// Spill says that the body is in the first descriptor, a sealed memfd.
+	Spill bool `json:"spill,omitempty"`
+}
+
+// response answers the request of the same id: Error, or Body.
+type response struct {
+	Version int                `json:"v"`
+	ID      uint64             `json:"id"`
+	Body    json.RawMessage    `json:"body,omitempty"`
+	Error   *policy.Diagnostic `json:"error,omitempty"`
+	Spill   bool               `json:"spill,omitempty"`
+}
+
+type (
+	allocationBody struct {
+		AllocationID policy.AllocationID `json:"allocation_id"`
+	}
+	workerBody struct {
+		WorkerID policy.WorkerID `json:"worker_id"`
+		Signal   int             `json:"signal,omitempty"`
+	}
+	cancelBody struct {
+		ID uint64 `json:"id"`
+	}
+	liveBody struct {
+		Workers []policy.WorkerID `json:"workers"`
+	}
+	objectsBody struct {
+		New bool `json:"new"`
+	}
+	launchBody struct {
+		LaunchRequest
+		// Files says which descriptors follow, in order: stdio 0 to 2, then the
+		// filter as a sealed memfd, then Direct.
+		Stdio  [3]bool `json:"stdio"`
+		Direct int     `json:"direct,omitempty"`
+	}
+	launchedBody struct {
+		StartedAt time.Time `json:"started_at"`
+		IDBase    uint32    `json:"id_base,omitempty"`
+		Terminal  bool      `json:"terminal,omitempty"`
+	}
+)

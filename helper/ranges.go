@@ -1,0 +1,137 @@
+package helper
+
+import (
+	"errors"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// IDPool is the host uid and gid range that privileged Workers take theirs
+// from: Count slots of rangeSize ids from Base on.
+type IDPool struct {
+	Base  uint32 `json:"base"`
+	Count uint32 `json:"count"`
+}
+
+// DefaultIDPool lies between the ranges that systemd gives to containers
+// (524288 to 1879048191, systemd.io UIDS-GIDS) and 2^31, above which some
+// programs still fail.
+var DefaultIDPool = IDPool{Base: 0x70010000, Count: 2048}
+
+const (
+	rangeSize = 65536
+	// workerID is the Worker's uid and gid inside, always.
+	workerID = 1000
+	// rangesLock holds one byte per slot, locked by whoever uses it. It is for
+	// the whole host, so that several Runtime roots never share a slot.
+	rangesLock = "/run/yoi-id-ranges"
+)
+
+// Validate checks that the pool keeps clear of the host's own users and fits
+// into 31 bits.
+func (p IDPool) Validate() error {
+	end := uint64(p.Base) + uint64(p.Count)*rangeSize
+	if p.Base < 524288 || p.Count == 0 || p.Count > 16384 || end > 1<<31 {
+		return policy.Errorf(policy.CodeConfigInvalid, "helper.id_pool", "the id pool from %d with %d ranges is outside 524288 to 2147483647", p.Base, p.Count)
+	}
+	return nil
+}
+
+// idRanges hands out slots. A slot is an open file description lock on one byte
+// of rangesLock (fcntl(2), F_OFD_SETLK): the Worker's PID 1 inherits the
+// descriptor, so the kernel frees the slot exactly when the last process that
+// could use its ids is gone, whatever became of the helper.
+type idRanges struct {
+	pool IDPool
+	mu   sync.Mutex
+	next uint32
+	// idmaps caches, per slot, the user namespace that maps the Runtime root's
+	// owner on disk to the slot's Worker.
+	idmaps map[uint32]*os.File
+}
+
+type idRange struct {
+	slot uint32
+	base uint32
+	lock *os.File
+}
+
+func newIDRanges(p IDPool) *idRanges {
+	return &idRanges{pool: p, idmaps: make(map[uint32]*os.File), next: uint32(os.Getpid()) % p.Count}
+}
+
+// acquire takes a free slot.
+func (r *idRanges) acquire() (idRange, error) {
+	const op = "helper.id_range"
+	fd, err := unix.Open(rangesLock, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return idRange{}, policy.Errorf(policy.CodeIDRangeExhausted, op, "the host's table of uid ranges cannot be opened").Because(err)
+	}
+	f := os.NewFile(uintptr(fd), "id-ranges")
+	r.mu.Lock()
+	first := r.next
+	r.next = (r.next + 1) % r.pool.Count
+	r.mu.Unlock()
+	for i := uint32(0); i < r.pool.Count; i++ {
+		slot := (first + i) % r.pool.Count
+		base := r.pool.Base + slot*rangeSize
+		// Keyed by the range itself, so that pools configured differently still
+		// exclude each other.
+		lk := unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: int64(base / rangeSize), Len: 1}
+		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lk)
+		switch {
+		case err == nil:
+			return idRange{slot, base, f}, nil
+		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES):
+			f.Close()
+			return idRange{}, policy.Errorf(policy.CodeIDRangeExhausted, op, "the host's table of uid ranges cannot be locked").Because(err)
+		}
+	}
+	f.Close()
+	return idRange{}, policy.Errorf(policy.CodeIDRangeExhausted, op, "all %d uid ranges are in use", r.pool.Count)
+}
+
+// idmap returns the user namespace for idmapped mounts of files owned by uid
+// and gid on disk, for the Worker of a slot. The file stays the cache's.
+func (r *idRanges) idmap(g idRange, uid, gid int) (*os.File, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.idmaps[g.slot]; f != nil {
+		return f, nil
+	}
+	f, err := newIDMap(g, uid, gid)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.idmaps) >= 64 { // bound the descriptors; which one goes does not matter
+		for slot, old := range r.idmaps {
+			old.Close()
+			delete(r.idmaps, slot)
+			break
+		}
+	}
+	r.idmaps[g.slot] = f
+	return f, nil
+}
+
+// newIDMap makes a user namespace in which uid and gid stand for the Worker.
+func newIDMap(g idRange, uid, gid int) (*os.File, error) {
+	host := g.base + workerID
+	return mounts.UserNS(
+		[]mounts.IDMap{{Inside: uint32(uid), Outside: host, Count: 1}},
+		[]mounts.IDMap{{Inside: uint32(gid), Outside: host, Count: 1}})
+}
+
+func (r *idRanges) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.idmaps {
+		f.Close()
+	}
+	clear(r.idmaps)
+}

@@ -1,0 +1,179 @@
+package helper
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Remove takes an allocation away: its workspace and its Workers' directories.
+// A live Worker on it is refused. It is idempotent, and an interrupted removal
+// goes on at the next call or recovery.
+func (l *Local) Remove(ctx context.Context, req RemoveRequest) error {
+	id := req.AllocationID
+	if err := policy.CheckID("allocation", string(id)); err != nil {
+		return err
+	}
+	rs, err := l.resourcesOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, r := range rs {
+		if r.Kind != ledger.KindProcess {
+			continue
+		}
+		live, err := l.lockHeld(policy.WorkerID(r.Attrs["worker"]))
+		if err != nil {
+			return err
+		}
+		if live {
+			return policy.Errorf(policy.CodeAllocationInUse, "helper.remove", "a live worker stands on %s", id).With("worker", r.Attrs["worker"])
+		}
+	}
+	// From here on recovery finishes what we begin.
+	if err := l.ledger.Unkeep(ctx, string(id)); err != nil {
+		return err
+	}
+	if req.Background {
+		return l.removeBehind(ctx, id, rs)
+	}
+	return l.removeNow(ctx, id, rs)
+}
+
+// removeNow deletes each directory where it stands.
+func (l *Local) removeNow(ctx context.Context, id policy.AllocationID, rs []ledger.Resource) error {
+	for _, r := range rs {
+		if err := l.removeResource(ctx, r); err != nil {
+			return err
+		}
+	}
+	return l.release(id, rs...)
+}
+
+// removeBehind renames each directory into the trash, which is all that the
+// caller waits for, and reclaims the space in the background.
+func (l *Local) removeBehind(ctx context.Context, id policy.AllocationID, rs []ledger.Resource) error {
+	var trash, dirs []ledger.Resource
+	for _, r := range rs {
+		if r.Kind == ledger.KindDirectory {
+			dirs = append(dirs, r)
+			trash = append(trash, newResource(ledger.KindDirectory, id, rootdir.Trash+"/"+policy.NewID("t-")))
+		}
+	}
+	if err := l.intend(ctx, id, trash...); err != nil {
+		return err
+	}
+	top := int(l.root.Dir.Fd())
+	for i, r := range dirs {
+		err := l.checkIdentity(r)
+		if err == nil {
+			err = renameBeneath(top, r.Path, trash[i].Path)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return diskError("helper.remove", err)
+		}
+	}
+	if err := l.release(id, rs...); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	closed := l.closed
+	if !closed {
+		l.reclaim.Add(1)
+	}
+	l.mu.Unlock()
+	if closed {
+		return nil // the ledger holds the trash for the next process
+	}
+	go func() {
+		defer l.reclaim.Done()
+		if err := l.removeNow(context.WithoutCancel(ctx), id, trash); err != nil {
+			l.log.Warn("space not reclaimed yet", "allocation", id, "error", err)
+		}
+	}()
+	return nil
+}
+
+// renameBeneath renames below the Runtime root. The parents of both paths are
+// the runtime's own directories, which no Worker can reach.
+func renameBeneath(top int, from, to string) error {
+	if err := unix.Renameat2(top, from, top, to, unix.RENAME_NOREPLACE); err != nil {
+		return &fs.PathError{Op: "renameat2", Path: from, Err: err}
+	}
+	return nil
+}
+
+// removeResource makes sure that one of the helper's resources is gone.
+func (l *Local) removeResource(ctx context.Context, r ledger.Resource) error {
+	switch r.Kind {
+	case ledger.KindDirectory, ledger.KindSubvolume:
+		err := l.checkIdentity(r)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return l.removePath(ctx, r.Path)
+	case ledger.KindProcess:
+		return l.endProcess(ctx, r)
+	}
+	return nil // a uid range is the kernel's to free
+}
+
+// checkIdentity refuses to touch a directory that is not the one the ledger
+// made: its device and inode were written down when it was made. A record
+// without them (the crash came first) is of a place whose name holds 80 random
+// bits of ours.
+func (l *Local) checkIdentity(r ledger.Resource) error {
+	f, err := l.root.OpenFile(r.Path, unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if r.Identity.Ino == 0 {
+		return nil
+	}
+	if got := identify(f); got.Ino != r.Identity.Ino || got.Dev != r.Identity.Dev {
+		// st_dev of a btrfs subvolume, and of loop mounts, changes with each mount;
+		// the inode alone decides where the device is the Runtime root's own.
+		if got.Ino != r.Identity.Ino || got.Dev != l.root.Device {
+			return policy.Errorf(policy.CodeLeftoverForeign, "helper.remove", "%s is not the directory that the ledger made", r.Path)
+		}
+	}
+	return nil
+}
+
+// removePath deletes a tree below the Runtime root.
+func (l *Local) removePath(ctx context.Context, rel string) error {
+	dir, name := splitPath(rel)
+	return l.removeDir(ctx, dir, name)
+}
+
+func splitPath(rel string) (dir, name string) {
+	for i := len(rel) - 1; i >= 0; i-- {
+		if rel[i] == '/' {
+			return rel[:i], rel[i+1:]
+		}
+	}
+	return ".", rel
+}
+
+func (l *Local) removeDir(ctx context.Context, dir, name string) error {
+	parent, err := l.root.OpenDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return diskError("helper.remove", err)
+	}
+	defer parent.Close()
+	return cow.RemoveTree(ctx, parent, name, cow.RemoveOptions{Log: l.log})
+}

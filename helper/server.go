@@ -1,0 +1,350 @@
+package helper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+func keepAlive(f *os.File) { runtime.KeepAlive(f) }
+
+// Server serves a Helper on a SOCK_SEQPACKET unix socket.
+type Server struct {
+	Helper Helper
+	// AllowUIDs are the peers admitted, by SO_PEERCRED.
+	AllowUIDs []uint32
+	Log       *slog.Logger
+	// MaxConns and MaxRequests bound what one socket and one connection may have
+	// under way; zero is 32 and 256.
+	MaxConns, MaxRequests int
+}
+
+// Serve accepts connections until ctx ends or the listener fails, then waits
+// for the requests under way.
+func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+	if s.MaxConns == 0 {
+		s.MaxConns = 32
+	}
+	if s.MaxRequests == 0 {
+		s.MaxRequests = 256
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, s.MaxConns)
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ECONNABORTED) {
+				s.Log.Warn("accept failed", "error", err)
+				continue
+			}
+			return policy.Errorf(policy.CodeUnavailable, "helper.serve", "the socket cannot be served any more").Because(err)
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			s.Log.Warn("connection refused: too many", "limit", s.MaxConns)
+			c.Close()
+			continue
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			s.serveConn(ctx, c)
+		})
+	}
+}
+
+// peerUID is the uid of the process that connected, as the kernel recorded it
+// at connect(2), unix(7).
+func peerUID(c *net.UnixConn) (uint32, error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := rc.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return 0, err
+	}
+	if cerr != nil {
+		return 0, cerr
+	}
+	return cred.Uid, nil
+}
+
+// linger waits a moment for the peer to close: closing first, with a request of
+// the peer's unread, resets the connection and throws our answer away.
+func linger(c *net.UnixConn) {
+	_ = c.CloseWrite()
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	buf := make([]byte, maxMessage+1)
+	for {
+		_, files, err := receiveMessage(c, buf)
+		if err != nil {
+			return
+		}
+		closeAll(files)
+	}
+}
+
+// conn is one client and its requests under way.
+type conn struct {
+	s     *Server
+	c     *net.UnixConn
+	write sync.Mutex
+	mu    sync.Mutex
+	open  map[uint64]context.CancelFunc
+}
+
+func (s *Server) serveConn(ctx context.Context, c *net.UnixConn) {
+	defer c.Close()
+	uid, err := peerUID(c)
+	if err != nil || !slices.Contains(s.AllowUIDs, uid) {
+		s.Log.Warn("connection refused: wrong user", "uid", uid, "error", err)
+		d := policy.Errorf(policy.CodePeerRefused, "helper.serve", "uid %d is not allowed on the helper's socket", uid)
+		b, _ := json.Marshal(response{Version: ProtocolVersion, Error: d})
+		_ = sendMessage(c, b, nil) // the peer may be gone already
+		linger(c)
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { c.CloseRead() })
+	defer stop()
+	cn := &conn{s: s, c: c, open: make(map[uint64]context.CancelFunc)}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // a client that has gone has no request under way
+	buf := make([]byte, maxMessage+1)
+	for {
+		b, files, err := receiveMessage(c, buf)
+		if err != nil {
+			if !errors.Is(err, errHangup) && ctx.Err() == nil {
+				s.Log.Warn("connection ended", "uid", uid, "error", err)
+				cn.reply(0, nil, nil, err)
+			}
+			return
+		}
+		var req request
+		if err := decodeStrict(b, &req); err != nil {
+			closeAll(files)
+			cn.reply(0, nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "the message is malformed").Because(err))
+			return // out of step with the peer: nothing after this can be trusted
+		}
+		if err := cn.start(ctx, &wg, req, files); err != nil {
+			closeAll(files)
+			cn.reply(req.ID, nil, nil, err)
+		}
+	}
+}
+
+// start runs a request in a goroutine of its own, or refuses it.
+func (cn *conn) start(ctx context.Context, wg *sync.WaitGroup, req request, files []*os.File) error {
+	if req.Version != ProtocolVersion {
+		return policy.Errorf(policy.CodeUnsupportedVersion, "helper.request", "protocol version %d, not %d", req.Version, ProtocolVersion)
+	}
+	if req.Op == opCancel {
+		closeAll(files)
+		var body cancelBody
+		if err := decodeBody(req.Body, &body); err != nil {
+			return err
+		}
+		cn.mu.Lock()
+		defer cn.mu.Unlock()
+		if cancel := cn.open[body.ID]; cancel != nil {
+			cancel()
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cn.mu.Lock()
+	_, taken := cn.open[req.ID]
+	full := len(cn.open) >= cn.s.MaxRequests
+	if !taken && !full {
+		cn.open[req.ID] = cancel
+	}
+	cn.mu.Unlock()
+	if taken || full {
+		cancel()
+		if full {
+			return policy.Errorf(policy.CodeUnavailable, "helper.request", "more than %d requests are under way", cn.s.MaxRequests)
+		}
+		return policy.Errorf(policy.CodeBadRequest, "helper.request", "request id %d is under way already", req.ID)
+	}
+	wg.Go(func() {
+		body, out, err := cn.handle(ctx, req, files)
+		closeAll(files)
+		cn.mu.Lock()
+		delete(cn.open, req.ID)
+		cn.mu.Unlock()
+		cancel()
+		cn.reply(req.ID, body, out, err)
+		closeAll(out)
+	})
+	return nil
+}
+
+// reply sends a response; a peer that has gone is no error.
+func (cn *conn) reply(id uint64, body any, files []*os.File, err error) {
+	resp := response{Version: ProtocolVersion, ID: id}
+	if err != nil {
+		resp.Error = policy.AsDiagnostic(err)
+		cn.s.Log.Warn("request refused", "code", resp.Error.Code, "error", err)
+	} else if body != nil {
+		b, merr := json.Marshal(body)
+		if merr != nil {
+			resp.Error = policy.AsDiagnostic(merr)
+		}
+		resp.Body = b
+	}
+	if len(resp.Body) > maxInline {
+		spill, serr := sealedMemfd("yoi-response", resp.Body)
+		if serr != nil {
+			resp.Error = policy.AsDiagnostic(serr)
+		} else {
+			defer spill.Close()
+			files = append([]*os.File{spill}, files...)
+			resp.Spill = true
+		}
+		resp.Body = nil
+	}
+	b, merr := json.Marshal(resp)
+	if merr != nil {
+		cn.s.Log.Error("response not encodable", "error", merr)
+		return
+	}
+	cn.write.Lock()
+	defer cn.write.Unlock()
+	if werr := sendMessage(cn.c, b, files); werr != nil && !errors.Is(werr, unix.EPIPE) && !errors.Is(werr, net.ErrClosed) {
+		cn.s.Log.Warn("response not sent", "error", werr)
+	}
+}
+
+// handle decodes a request, calls the helper and returns the response's body
+// and descriptors.
+func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any, []*os.File, error) {
+	if req.Spill {
+		if len(files) == 0 {
+			return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "the spilled body is missing")
+		}
+		b, err := readSealed(files[0], maxBody)
+		if err != nil {
+			return nil, nil, err
+		}
+		req.Body, files = b, files[1:]
+	}
+	h := cn.s.Helper
+	if req.Op != opLaunch && len(files) > 0 {
+		return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "%q takes no descriptors", policy.Printable(req.Op))
+	}
+	switch req.Op {
+	case opProbe:
+		r, err := h.Probe(ctx)
+		return r, nil, err
+	case opLive:
+		w, err := h.Live(ctx)
+		return liveBody{w}, nil, err
+	case opRecover:
+		r, err := h.Recover(ctx)
+		return r, nil, err
+	case opLaunch:
+		return cn.launch(ctx, req.Body, files)
+	case opMaterialize, opObjects:
+		var body MaterializeRequest
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		if req.Op == opObjects {
+			n, err := h.HasNewObjects(ctx, body)
+			return objectsBody{n}, nil, err
+		}
+		r, err := h.Materialize(ctx, body)
+		return r, nil, err
+	case opRemove:
+		var body RemoveRequest
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, h.Remove(ctx, body)
+	case opKeep:
+		var body allocationBody
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, h.Keep(ctx, body.AllocationID)
+	case opWait, opSignal, opKill:
+		return cn.worker(ctx, req)
+	}
+	return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "%q is no operation", policy.Printable(req.Op))
+}
+
+func (cn *conn) worker(ctx context.Context, req request) (any, []*os.File, error) {
+	var body workerBody
+	if err := decodeBody(req.Body, &body); err != nil {
+		return nil, nil, err
+	}
+	h := cn.s.Helper
+	switch req.Op {
+	case opWait:
+		o, err := h.Wait(ctx, body.WorkerID)
+		return o, nil, err
+	case opSignal:
+		return nil, nil, h.Signal(ctx, body.WorkerID, body.Signal)
+	default:
+		return nil, nil, h.Kill(ctx, body.WorkerID)
+	}
+}
+
+func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []*os.File, error) {
+	var body launchBody
+	if err := decodeBody(b, &body); err != nil {
+		return nil, nil, err
+	}
+	want := 1 + body.Direct
+	for _, given := range body.Stdio {
+		if given {
+			want++
+		}
+	}
+	if body.Direct < 0 || len(files) != want {
+		return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.launch", "%d descriptors came instead of %d", len(files), want)
+	}
+	var lf LaunchFiles
+	for i, given := range body.Stdio {
+		if given {
+			lf.Stdio[i], files = files[0], files[1:]
+		}
+	}
+	filter, err := readSealed(files[0], maxFilter)
+	if err != nil {
+		return nil, nil, err
+	}
+	lf.Filter, lf.Direct = filter, files[1:]
+	l, err := cn.s.Helper.Launch(ctx, body.LaunchRequest, lf)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := []*os.File{l.Pidfd}
+	if l.Terminal != nil {
+		out = append(out, l.Terminal)
+	}
+	return launchedBody{StartedAt: l.StartedAt, IDBase: l.IDBase, Terminal: l.Terminal != nil}, out, nil
+}

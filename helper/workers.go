@@ -1,0 +1,307 @@
+package helper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/nsexec"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// worker is a live Worker: one that this process launched, or adopted.
+type worker struct {
+	id         policy.WorkerID
+	allocation policy.AllocationID
+	transient  bool
+	pidfd      *os.File
+	done       chan struct{}
+	outcome    nsexec.Outcome
+	err        error
+}
+
+// processIdentity is what tells a process from a later one with the same pid.
+func (l *Local) processIdentity(pid int) ledger.Identity {
+	return ledger.Identity{PID: pid, StartTime: startTime(pid), BootID: l.bootID}
+}
+
+// startTime is field 22 of /proc/<pid>/stat, proc_pid_stat(5): clock ticks after
+// boot. 0 if there is no such process. The second field may hold anything, so
+// fields are counted from its closing parenthesis.
+func startTime(pid int) uint64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < 20 {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(fields[19]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// watch waits for a launched process in a goroutine of its own and releases the
+// Worker's process and uid range once it has ended.
+func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource) {
+	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, done: make(chan struct{})}
+	l.mu.Lock()
+	l.workers[w.id] = w
+	l.mu.Unlock()
+	go func() {
+		o, err := p.Wait(context.Background())
+		l.finish(w, o, err, rs)
+	}()
+}
+
+// finish records a Worker's end. Its directory stays, since it holds the
+// outcome, unless the Worker was transient.
+func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resource) {
+	var gone []ledger.Resource
+	for _, r := range rs {
+		switch {
+		case r.Kind == ledger.KindProcess || r.Kind == ledger.KindUIDRange:
+			gone = append(gone, r)
+		case w.transient:
+			if rerr := l.removeResource(context.Background(), r); rerr != nil {
+				l.log.Warn("transient worker left to the ledger", "worker", w.id, "error", rerr)
+				continue
+			}
+			gone = append(gone, r)
+		}
+	}
+	if rerr := l.release(w.allocation, gone...); rerr != nil {
+		l.log.Error("ledger refuses records", "error", rerr)
+	}
+	w.outcome, w.err = o, err
+	l.mu.Lock()
+	delete(l.workers, w.id)
+	if w.transient {
+		l.ended[w.id] = w
+	}
+	l.mu.Unlock()
+	close(w.done)
+	w.pidfd.Close()
+}
+
+func (l *Local) worker(id policy.WorkerID) *worker {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.workers[id]; w != nil {
+		return w
+	}
+	return l.ended[id]
+}
+
+// Wait returns the outcome of a Worker, live or ended.
+func (l *Local) Wait(ctx context.Context, id policy.WorkerID) (nsexec.Outcome, error) {
+	if err := policy.CheckID("worker", string(id)); err != nil {
+		return nsexec.Outcome{}, err
+	}
+	if w := l.worker(id); w != nil {
+		select {
+		case <-w.done:
+			l.mu.Lock()
+			delete(l.ended, id)
+			l.mu.Unlock()
+			return w.outcome, w.err
+		case <-ctx.Done():
+			return nsexec.Outcome{}, policy.Errorf(policy.CodeCanceled, "helper.wait", "waiting for %s was canceled", id).Because(ctx.Err())
+		}
+	}
+	return l.recorded(ctx, id)
+}
+
+// recorded reads the outcome of a Worker that this process does not watch: one
+// that ended before, or one that another process launched and that may be live.
+func (l *Local) recorded(ctx context.Context, id policy.WorkerID) (nsexec.Outcome, error) {
+	for {
+		live, err := l.lockHeld(id)
+		if err != nil {
+			return nsexec.Outcome{}, err
+		}
+		if !live {
+			break
+		}
+		select { // no event tells of a lock's release
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nsexec.Outcome{}, policy.Errorf(policy.CodeCanceled, "helper.wait", "waiting for %s was canceled", id).Because(ctx.Err())
+		}
+	}
+	f, err := l.root.OpenFile(rootdir.Worker(id)+"/metadata/outcome", unix.O_RDONLY, 0)
+	if err != nil {
+		return nsexec.Outcome{}, policy.Errorf(policy.CodeWorkerUnknown, "helper.wait", "there is no worker %s", id).Because(err)
+	}
+	defer f.Close()
+	o, ok, err := nsexec.ReadOutcome(f)
+	if err != nil || !ok {
+		return nsexec.Outcome{Lost: true}, nil
+	}
+	return o, nil
+}
+
+// lockHeld reports whether a Worker's PID 1 lives: it holds the lock on
+// metadata/lock, and nobody else keeps it.
+func (l *Local) lockHeld(id policy.WorkerID) (bool, error) {
+	f, err := l.root.OpenFile(rootdir.Worker(id)+"/metadata/lock", unix.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, policy.Errorf(policy.CodeInternal, "helper.lock", "the worker's lock cannot be opened").Because(err)
+	}
+	defer f.Close()
+	// A shared lock, so that two who look at once do not see each other as a
+	// live Worker.
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	if err != nil {
+		return false, policy.Errorf(policy.CodeInternal, "helper.lock", "the worker's lock cannot be tried").Because(err)
+	}
+	return false, nil
+}
+
+// Signal sends a signal to PID 1 of the sandbox, which passes it on to the
+// Worker. KILL ends the whole sandbox.
+func (l *Local) Signal(ctx context.Context, id policy.WorkerID, signal int) error {
+	const op = "helper.signal"
+	if err := policy.CheckID("worker", string(id)); err != nil {
+		return err
+	}
+	if signal < 1 || signal > 64 {
+		return policy.Errorf(policy.CodeSignalInvalid, op, "%d is no signal", signal)
+	}
+	pidfd, err := l.openWorker(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer pidfd.Close()
+	err = unix.PidfdSendSignal(int(pidfd.Fd()), unix.Signal(signal), nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return policy.Errorf(policy.CodeWorkerNotRunning, op, "the worker %s has ended", id)
+	}
+	if err != nil {
+		return policy.Errorf(policy.CodeInternal, op, "the worker %s cannot be signalled", id).Because(err)
+	}
+	return nil
+}
+
+// Kill ends a Worker's process tree: the kernel kills every process of a pid
+// namespace with its PID 1, pid_namespaces(7).
+func (l *Local) Kill(ctx context.Context, id policy.WorkerID) error {
+	return l.Signal(ctx, id, int(unix.SIGKILL))
+}
+
+// openWorker returns a pidfd of a live Worker's PID 1: this process' own, or
+// found through the ledger and proved to be that process.
+func (l *Local) openWorker(ctx context.Context, id policy.WorkerID) (*os.File, error) {
+	l.mu.Lock()
+	if w := l.workers[id]; w != nil {
+		defer l.mu.Unlock()
+		return dup(w.pidfd)
+	}
+	l.mu.Unlock()
+	const op = "helper.signal"
+	live, err := l.lockHeld(id)
+	if err != nil {
+		return nil, err
+	}
+	if !live {
+		if ok, err := l.root.Exists(rootdir.Worker(id)); err == nil && !ok {
+			return nil, policy.Errorf(policy.CodeWorkerUnknown, op, "there is no worker %s", id)
+		}
+		return nil, policy.Errorf(policy.CodeWorkerNotRunning, op, "the worker %s has ended", id)
+	}
+	if err := l.ledger.Sync(ctx); err != nil {
+		return nil, err
+	}
+	state, err := ledger.Scan(ctx, l.ledgerDir, l.roles...)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range state.Held {
+		if h.Resource.Kind == ledger.KindProcess && h.Resource.Attrs["worker"] == string(id) {
+			if f := l.openProcess(h.Resource); f != nil {
+				return f, nil
+			}
+		}
+	}
+	return nil, policy.Errorf(policy.CodeWorkerNotRunning, op, "the process of worker %s cannot be found", id)
+}
+
+// openProcess returns a pidfd of the process that a ledger record names, nil if
+// it is gone. The pidfd is opened first and the identity read after, so that a
+// recycled pid cannot pass: the start time read belongs to whatever has the pid
+// while the pidfd still answers.
+func (l *Local) openProcess(r ledger.Resource) *os.File {
+	if r.Identity.PID <= 0 || r.Identity.BootID != l.bootID {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(r.Identity.PID, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	if startTime(r.Identity.PID) != r.Identity.StartTime || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
+		f.Close()
+		return nil
+	}
+	return f
+}
+
+// Live lists the Workers that run now and are known to this process.
+func (l *Local) Live(context.Context) ([]policy.WorkerID, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ids := make([]policy.WorkerID, 0, len(l.workers))
+	for id := range l.workers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// adopt watches a Worker that an earlier helper launched.
+func (l *Local) adopt(r ledger.Resource, pidfd *os.File, rs []ledger.Resource) policy.WorkerID {
+	id := policy.WorkerID(r.Attrs["worker"])
+	w := &worker{id: id, allocation: policy.AllocationID(r.Owner), pidfd: pidfd, done: make(chan struct{})}
+	l.mu.Lock()
+	l.workers[id] = w
+	l.mu.Unlock()
+	go func() {
+		waitPidfd(pidfd)
+		o, err := l.recorded(context.Background(), id)
+		l.finish(w, o, err, rs)
+	}()
+	return id
+}
+
+// waitPidfd returns when the process has ended: its pidfd polls readable,
+// pidfd_open(2).
+func waitPidfd(f *os.File) {
+	for {
+		p := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, -1)
+		if n > 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
+			return
+		}
+	}
+}

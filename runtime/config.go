@@ -1,0 +1,118 @@
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"strconv"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"yoi.dev/yoi-runtime/helper"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Config is config.toml of a Runtime root. Every field has a default; a field
+// that is not known is an error, so that a misspelt limit is never ignored.
+type Config struct {
+	Defaults struct {
+		Strategy string `toml:"strategy"`
+		Cleanup  string `toml:"cleanup_policy"`
+		Network  string `toml:"network"`
+		Seccomp  string `toml:"seccomp"`
+	} `toml:"defaults"`
+	Cache struct {
+		// MaxBytes is what gc leaves of pristine trees that nobody uses.
+		MaxBytes int64 `toml:"max_bytes"`
+		// Protocols is a subset of file, https and ssh.
+		Protocols []string `toml:"protocols"`
+	} `toml:"cache"`
+	Sandbox struct {
+		// AllowHostNetwork lets API callers ask for the network mode host.
+		AllowHostNetwork bool `toml:"allow_host_network"`
+	} `toml:"sandbox"`
+	IDPool struct {
+		Base  uint32 `toml:"base"`
+		Count uint32 `toml:"count"`
+	} `toml:"id_pool"`
+}
+
+const (
+	defaultCacheBytes = 20 << 30
+	maxConfigSize     = 1 << 20
+)
+
+// LoadConfig reads config.toml; a Runtime root without one has the defaults.
+func LoadConfig(root *rootdir.Root) (Config, error) {
+	b, err := root.ReadFile(rootdir.Config, maxConfigSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ParseConfig(nil)
+	}
+	if err != nil {
+		return Config{}, policy.Errorf(policy.CodeConfigInvalid, "runtime.config", "config.toml cannot be read").Because(err)
+	}
+	return ParseConfig(b)
+}
+
+// ParseConfig decodes and checks a configuration.
+func ParseConfig(b []byte) (Config, error) {
+	const op = "runtime.config"
+	var c Config
+	d := toml.NewDecoder(bytes.NewReader(b)).DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return c, tomlDiagnostic(err)
+	}
+	if _, err := policy.ParseStrategy(c.Defaults.Strategy); err != nil {
+		return c, policy.Errorf(policy.CodeConfigInvalid, op, "defaults.strategy: %s", policy.AsDiagnostic(err).Message)
+	}
+	if c.Defaults.Cleanup != "" {
+		if _, err := policy.ParseCleanupPolicy(c.Defaults.Cleanup); err != nil {
+			return c, policy.Errorf(policy.CodeConfigInvalid, op, "defaults.cleanup_policy: %s", policy.AsDiagnostic(err).Message)
+		}
+	}
+	sandbox := policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(c.Defaults.Network)}, Seccomp: policy.SeccompProfile(c.Defaults.Seccomp)}
+	if err := sandbox.Validate(); err != nil {
+		return c, policy.Errorf(policy.CodeConfigInvalid, op, "defaults: %s", policy.AsDiagnostic(err).Message)
+	}
+	if c.Cache.MaxBytes < 0 {
+		return c, policy.Errorf(policy.CodeConfigInvalid, op, "cache.max_bytes is negative")
+	}
+	if c.Cache.MaxBytes == 0 {
+		c.Cache.MaxBytes = defaultCacheBytes
+	}
+	for _, p := range c.Cache.Protocols {
+		switch p {
+		case "file", "https", "ssh":
+		default:
+			return c, policy.Errorf(policy.CodeConfigInvalid, op, "cache.protocols: %q is not file, https or ssh", policy.Printable(p))
+		}
+	}
+	return c, c.pool().Validate()
+}
+
+func (c Config) pool() helper.IDPool {
+	p := helper.DefaultIDPool
+	if c.IDPool.Base != 0 {
+		p.Base = c.IDPool.Base
+	}
+	if c.IDPool.Count != 0 {
+		p.Count = c.IDPool.Count
+	}
+	return p
+}
+
+func tomlDiagnostic(err error) error {
+	const op = "runtime.config"
+	var strict *toml.StrictMissingError
+	if errors.As(err, &strict) && len(strict.Errors) > 0 {
+		row, _ := strict.Errors[0].Position()
+		return policy.Errorf(policy.CodeConfigInvalid, op, "line %d: no such setting", row).With("line", strconv.Itoa(row)).Because(err)
+	}
+	var de *toml.DecodeError
+	if errors.As(err, &de) {
+		row, col := de.Position()
+		return policy.Errorf(policy.CodeConfigInvalid, op, "line %d, column %d: %s", row, col, de.Error()).With("line", strconv.Itoa(row)).Because(err)
+	}
+	return policy.Errorf(policy.CodeConfigInvalid, op, "the configuration cannot be read").Because(err)
+}

@@ -1,0 +1,166 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger/registry"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// ParseSignal reads "TERM", "SIGTERM", "term" or a number from 1 to 64.
+func ParseSignal(s string) (int, error) {
+	if n, err := strconv.Atoi(s); err == nil {
+		if n >= 1 && n <= 64 {
+			return n, nil
+		}
+	} else {
+		name := strings.ToUpper(s)
+		if !strings.HasPrefix(name, "SIG") {
+			name = "SIG" + name
+		}
+		if n := unix.SignalNum(name); n != 0 {
+			return int(n), nil
+		}
+	}
+	return 0, policy.Errorf(policy.CodeSignalInvalid, "runtime.signal", "%q is no signal", policy.Printable(s))
+}
+
+// SignalWorker passes a signal to a Worker's main process.
+func (r *Runtime) SignalWorker(ctx context.Context, id policy.WorkerID, req SignalRequest) error {
+	n, err := ParseSignal(req.Signal)
+	if err != nil {
+		return err
+	}
+	if err := r.running(ctx, id); err != nil {
+		return err
+	}
+	return r.helper.Signal(ctx, id, n)
+}
+
+func (r *Runtime) running(ctx context.Context, id policy.WorkerID) error {
+	w, err := r.workerRecord(ctx, id)
+	if err != nil {
+		return err
+	}
+	if w.Status != registry.WorkerRunning && w.Status != registry.WorkerStarting {
+		return policy.Errorf(policy.CodeWorkerNotRunning, "runtime.signal", "the worker %s is %s", id, w.Status)
+	}
+	return nil
+}
+
+const defaultGrace = 10 * time.Second
+
+// StopWorker ends a Worker: TERM, the grace, KILL.
+func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRequest) (Worker, error) {
+	if req.Grace < 0 || req.Grace > time.Hour {
+		return Worker{}, policy.Errorf(policy.CodeBadRequest, "runtime.stop", "the grace is not between nothing and an hour")
+	}
+	if req.Grace == 0 {
+		req.Grace = defaultGrace
+	}
+	err := r.running(ctx, id)
+	if errors.Is(err, policy.CodeWorkerNotRunning) {
+		return r.GetWorker(ctx, id) // stopping twice is no error
+	}
+	if err != nil {
+		return Worker{}, err
+	}
+	if err := r.helper.Signal(ctx, id, int(unix.SIGTERM)); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+		return Worker{}, err
+	}
+	grace, cancel := context.WithTimeout(ctx, req.Grace)
+	w, err := r.WaitWorker(grace, id)
+	cancel()
+	if err == nil || ctx.Err() != nil {
+		return w, err
+	}
+	if err := r.helper.Kill(ctx, id); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+		return Worker{}, err
+	}
+	return r.WaitWorker(ctx, id)
+}
+
+// WaitWorker returns once a Worker has ended and its outcome is recorded.
+func (r *Runtime) WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, error) {
+	for {
+		w, err := r.workerRecord(ctx, id)
+		if err != nil {
+			return Worker{}, err
+		}
+		if w.Status != registry.WorkerRunning && w.Status != registry.WorkerStarting {
+			return r.workerView(ctx, w, nil), nil
+		}
+		if _, err := r.helper.Wait(ctx, id); err != nil && !errors.Is(err, policy.CodeUnavailable) {
+			return Worker{}, err
+		}
+		// The follower records the outcome; it is at it now.
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return Worker{}, policy.Errorf(policy.CodeCanceled, "runtime.wait", "waiting for %s was canceled", id).Because(ctx.Err())
+		}
+	}
+}
+
+// logPoll is how often a followed log file is looked at.
+const logPoll = 100 * time.Millisecond
+
+// WorkerLogs copies a Worker's output.
+func (r *Runtime) WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRequest, w io.Writer) (int64, error) {
+	const op = "runtime.logs"
+	switch req.Stream {
+	case "":
+		req.Stream = "stdout"
+	case "stdout", "stderr":
+	default:
+		return 0, policy.Errorf(policy.CodeBadRequest, op, "%q is no log stream", policy.Printable(req.Stream)).WithHint("Use stdout or stderr.")
+	}
+	if req.Offset < 0 || req.Limit < 0 {
+		return 0, policy.Errorf(policy.CodeBadRequest, op, "the offset or the limit is negative")
+	}
+	if _, err := r.workerRecord(ctx, id); err != nil {
+		return 0, err
+	}
+	f, err := r.root.OpenFile(rootdir.Worker(id)+"/logs/"+req.Stream, unix.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return req.Offset, nil // removed with its workspace, or never had any
+	}
+	if err != nil {
+		return 0, policy.Errorf(policy.CodeInternal, op, "the log of %s cannot be opened", id).Because(err)
+	}
+	defer f.Close()
+	at := req.Offset
+	for {
+		ended := true
+		if req.Follow {
+			rec, err := r.workerRecord(ctx, id)
+			if err != nil {
+				return at, err
+			}
+			ended = rec.Status != registry.WorkerRunning && rec.Status != registry.WorkerStarting
+		}
+		most := int64(1) << 62
+		if req.Limit > 0 {
+			most = req.Offset + req.Limit - at
+		}
+		n, err := io.Copy(w, io.NewSectionReader(f, at, most))
+		at += n
+		if err != nil || ended || (req.Limit > 0 && n == most) {
+			return at, err
+		}
+		select {
+		case <-time.After(logPoll):
+		case <-ctx.Done():
+			return at, nil
+		}
+	}
+}

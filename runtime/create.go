@@ -1,0 +1,413 @@
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/gitcache"
+	"yoi.dev/yoi-runtime/helper"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger/registry"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/policy/seccomp/compile"
+)
+
+// creation is one Execution Workspace in the making. Its steps are the main
+// path's first half, in order: see create.
+type creation struct {
+	r         *Runtime
+	id        policy.AllocationID
+	workspace policy.WorkspaceID
+	repos     []creationRepo
+	strategy  policy.StrategyName
+	dirty     policy.DirtyStatePolicy
+	cleanup   policy.CleanupPolicy
+	sandbox   policy.SandboxPolicy
+	// ephemeral allocations are leftovers as soon as their process dies.
+	ephemeral bool
+
+	began    time.Time
+	timings  map[string]time.Duration
+	warnings []policy.Diagnostic
+	made     helper.MaterializeResult
+	evidence Evidence
+	// undo holds what takes the finished steps back, in order.
+	undo []func(context.Context) error
+}
+
+type creationRepo struct {
+	source   gitcache.Source
+	selector policy.Selector
+	scope    policy.Scope
+	branch   string
+	point    policy.RepositoryPoint
+	tree     *gitcache.Pristine
+}
+
+// create takes a request to a recorded Execution Workspace: policy, points,
+// pins and pristine trees, materialization, git directories, evidence, record.
+// A step that fails takes the finished ones back.
+func (r *Runtime) create(ctx context.Context, c *creation) (registry.Allocation, error) {
+	c.r, c.began, c.timings = r, r.now(), make(map[string]time.Duration)
+	var a registry.Allocation
+	defer c.closeTrees()
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"policy", c.checkPolicy},
+		{"resolve", c.resolve},
+		{"tree", c.pristine},
+		{"materialize", c.materialize},
+		{"git", c.gitDirs},
+		{"record", func(ctx context.Context) (err error) { a, err = c.record(ctx); return err }},
+	} {
+		t := time.Now()
+		if err := step.do(ctx); err != nil {
+			if uerr := c.takeBack(context.WithoutCancel(ctx)); uerr != nil {
+				r.log.Warn("a failed creation is left to the ledger", "allocation", c.id, "error", uerr)
+			}
+			return a, err
+		}
+		c.timings[step.name] = time.Since(t)
+	}
+	r.event("workspace.created", string(c.id), map[string]string{"strategy": string(a.MaterializerKind)})
+	return a, nil
+}
+
+func (c *creation) takeBack(ctx context.Context) error {
+	var errs []error
+	for _, f := range slices.Backward(c.undo) {
+		errs = append(errs, f(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *creation) closeTrees() {
+	for i := range c.repos {
+		if t := c.repos[i].tree; t != nil {
+			t.Close()
+		}
+	}
+}
+
+// checkPolicy decides whether the request is allowed at all, before anything
+// is looked at.
+func (c *creation) checkPolicy(context.Context) error {
+	const op = "runtime.create"
+	c.sandbox = c.sandbox.Normalize()
+	if err := c.sandbox.Validate(); err != nil {
+		return err
+	}
+	if err := c.cleanup.Validate(); err != nil {
+		return err
+	}
+	if err := policy.CheckID("workspace", string(c.workspace)); err != nil {
+		return err
+	}
+	if len(c.repos) == 0 {
+		return policy.Errorf(policy.CodeBadRequest, op, "a workspace needs a repository")
+	}
+	direct := c.dirty == policy.DirectLegacyMount
+	if direct != (c.strategy == policy.StrategyDirect) && c.strategy != policy.StrategyAuto && c.strategy != "" {
+		return policy.Errorf(policy.CodePolicyInvalid, op, "the strategy %s and the dirty-state policy %s contradict each other", c.strategy, c.dirty)
+	}
+	if direct {
+		c.strategy = policy.StrategyDirect
+	}
+	if c.strategy == policy.StrategyDirect {
+		c.dirty = policy.DirectLegacyMount
+	}
+	switch c.dirty {
+	case policy.CleanPointOnly:
+	case policy.DirectLegacyMount:
+		if len(c.repos) != 1 || !isLocal(c.repos[0].source) || len(c.repos[0].scope) > 0 || c.repos[0].branch != "" {
+			return policy.Errorf(policy.CodePolicyInvalid, op, "direct_legacy_mount takes one whole local repository")
+		}
+	default:
+		return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "the dirty-state policy %s is not possible in this version", c.dirty)
+	}
+	for _, repo := range c.repos {
+		if !isLocal(repo.source) {
+			continue
+		}
+		if err := checkOverlap(c.r.root.Path, repo.source.URL, "the repository "+string(repo.source.ID)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isLocal(s gitcache.Source) bool { return len(s.URL) > 0 && s.URL[0] == '/' }
+
+// resolve turns selectors into points, while git looks for uncommitted changes
+// of local sources at the same time.
+func (c *creation) resolve(ctx context.Context) error {
+	for i := range c.repos {
+		repo := &c.repos[i]
+		clean := make(chan error, 1)
+		if c.dirty == policy.CleanPointOnly && isLocal(repo.source) {
+			go func() { clean <- c.r.cache.CheckClean(ctx, repo.source) }()
+		} else {
+			clean <- nil
+		}
+		point, warnings, err := c.r.cache.Resolve(ctx, repo.source, repo.selector, gitcache.ResolveOptions{Scope: repo.scope})
+		if cerr := <-clean; err == nil {
+			err = cerr
+		}
+		if err != nil {
+			return err
+		}
+		repo.point = point
+		c.warnings = append(c.warnings, warnings...)
+	}
+	return nil
+}
+
+// pristine pins each point and has its tree built in the cache, once for all.
+func (c *creation) pristine(ctx context.Context) error {
+	if c.strategy == policy.StrategyDirect {
+		return nil
+	}
+	for i := range c.repos {
+		repo := &c.repos[i]
+		id, holder := repo.point.RepositoryID, string(c.id)
+		c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) })
+		if err := c.r.cache.Pin(ctx, repo.point, holder); err != nil {
+			return err
+		}
+		tree, warnings, err := c.r.cache.Pristine(ctx, repo.point)
+		if err != nil {
+			return err
+		}
+		repo.tree = tree
+		c.warnings = append(c.warnings, warnings...)
+		c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.ReleasePristine(ctx, id, tree.Key, holder) })
+		if err := tree.Acquire(ctx, holder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *creation) trees() []helper.RepositoryTree {
+	var out []helper.RepositoryTree
+	for _, repo := range c.repos {
+		t := helper.RepositoryTree{RepositoryID: repo.point.RepositoryID, Strategy: c.strategy}
+		if repo.tree != nil {
+			t.TreeKey = repo.tree.Key
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// materialize has the helper make the workspace.
+func (c *creation) materialize(ctx context.Context) (err error) {
+	c.made, err = c.r.helper.Materialize(ctx, helper.MaterializeRequest{AllocationID: c.id, Repositories: c.trees()})
+	if err != nil {
+		return err
+	}
+	c.undo = append(c.undo, func(ctx context.Context) error {
+		return c.r.helper.Remove(ctx, helper.RemoveRequest{AllocationID: c.id})
+	})
+	c.warnings = append(c.warnings, c.made.Warnings...)
+	return nil
+}
+
+// gitDirs writes what differs between two workspaces of one tree: HEAD and the
+// refs of the private git directory.
+func (c *creation) gitDirs(ctx context.Context) error {
+	for i, t := range c.made.Repositories {
+		repo := c.repos[i]
+		dir := rootdir.Repository(c.id, t.RepositoryID)
+		switch t.Strategy {
+		case policy.StrategyDirect:
+			continue
+		case policy.StrategyOverlay:
+			dir = rootdir.Layers(c.id, t.RepositoryID) + "/upper"
+		case policy.StrategyGitWorktree:
+			c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.RemoveWorktree(ctx, t.RepositoryID, c.id) })
+			tree, warnings, err := c.r.cache.AddWorktree(ctx, repo.point, c.id, c.r.root.Abs(dir))
+			if err != nil {
+				return err
+			}
+			c.made.Files, c.made.Bytes = int64(tree.Entries), tree.Bytes
+			c.warnings = append(c.warnings, warnings...)
+		}
+		top, err := c.r.root.OpenDir(dir)
+		if err != nil {
+			return policy.Errorf(policy.CodeInternal, "runtime.create", "the new workspace cannot be opened").Because(err)
+		}
+		err = c.r.cache.WriteGitDir(ctx, top, repo.point, gitcache.GitDirOptions{Branch: repo.branch})
+		top.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// record writes the evidence and the registry's record. Until then the
+// allocation is known to the ledger alone, which takes it away after a crash.
+func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
+	a := c.allocation()
+	ev, err := c.r.newEvidence(a, c)
+	if err != nil {
+		return a, err
+	}
+	b, err := json.MarshalIndent(ev, "", "  ")
+	if err != nil {
+		return a, policy.AsDiagnostic(err)
+	}
+	a.Evidence = b
+	c.evidence = ev
+	if err := c.writeEvidence(append(b, '\n')); err != nil {
+		if errors.Is(err, unix.ENOSPC) {
+			return a, policy.Errorf(policy.CodeDiskFull, "runtime.create", "the Runtime root's file system is full").Because(err)
+		}
+		return a, policy.Errorf(policy.CodeInternal, "runtime.create", "the evidence cannot be written").Because(err)
+	}
+	if err := c.r.registry.PutAllocation(ctx, a); err != nil {
+		return a, err
+	}
+	c.undo = append(c.undo, func(ctx context.Context) error {
+		_, err := c.r.registry.SetAllocationStatus(ctx, a.ID, registry.AllocationFailed, registry.AllocationActive)
+		return err
+	})
+	if c.ephemeral {
+		return a, nil
+	}
+	return a, c.r.helper.Keep(ctx, c.id)
+}
+
+// writeEvidence makes materialization.json. An ephemeral workspace's need not
+// survive a power failure: nor does the workspace.
+func (c *creation) writeEvidence(b []byte) error {
+	name := rootdir.Workspace(c.id) + "/materialization.json"
+	if !c.ephemeral {
+		return c.r.root.WriteFile(name, b, 0o600)
+	}
+	f, err := c.r.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
+func (c *creation) allocation() registry.Allocation {
+	a := registry.Allocation{
+		ID: c.id, RuntimeID: c.r.id, WorkspaceID: c.workspace,
+		StrategyReason: c.made.Reason,
+		Root:           rootdir.Workspace(c.id) + "/root", Scratch: rootdir.Scratch(c.id),
+		SandboxPolicy: c.sandbox, DirtyStatePolicy: c.dirty, CleanupPolicy: c.cleanup,
+		Status: registry.AllocationActive, CreatedAt: c.began, Diagnostics: c.warnings,
+	}
+	for i, t := range c.made.Repositories {
+		a.MaterializerKind = t.Strategy
+		a.RepositoryPoints = append(a.RepositoryPoints, c.repos[i].point)
+		m := registry.Mount{RepositoryID: t.RepositoryID, Target: workspacePath(t.RepositoryID), Strategy: t.Strategy, Tree: t.TreeKey}
+		a.Mounts = append(a.Mounts, m)
+		if t.TreeKey != "" {
+			a.SourceCacheRefs = append(a.SourceCacheRefs, rootdir.Tree(t.RepositoryID, t.TreeKey))
+		}
+	}
+	return a
+}
+
+// workspacePath is where a Worker sees a repository.
+func workspacePath(id policy.RepositoryID) string { return "/workspace/" + string(id) }
+
+// newEvidence is the proof of what a Worker runs on.
+func (r *Runtime) newEvidence(a registry.Allocation, c *creation) (Evidence, error) {
+	filter, err := compile.Filter(a.SandboxPolicy)
+	if err != nil {
+		return Evidence{}, err
+	}
+	p := a.SandboxPolicy
+	p.Env = nil // values may be private
+	return Evidence{
+		Version: 1, RuntimeID: r.id, AllocationID: a.ID, WorkspaceID: a.WorkspaceID,
+		Points: a.RepositoryPoints, Strategy: a.MaterializerKind, StrategyReason: a.StrategyReason,
+		DirtyState: a.DirtyStatePolicy, SandboxPolicy: p, SandboxDigest: a.SandboxPolicy.Digest(),
+		SeccompDigest: digest(filter), Cleanup: a.CleanupPolicy, Ancestor: a.Ancestor, CreatedAt: a.CreatedAt,
+		Files: c.made.Files, Bytes: c.made.Bytes, Timings: c.timings, Diagnostics: a.Diagnostics,
+	}, nil
+}
+
+// CreateWorkspace makes an Execution Workspace that stays until it is removed.
+func (r *Runtime) CreateWorkspace(ctx context.Context, req CreateWorkspaceRequest) (Workspace, error) {
+	return idempotent(ctx, r, "workspace", req.IdempotencyKey, req, func() (Workspace, error) {
+		c, err := r.creationFor(ctx, req)
+		if err != nil {
+			return Workspace{}, err
+		}
+		a, err := r.create(ctx, c)
+		if err != nil {
+			return Workspace{}, err
+		}
+		return workspaceView(a), nil
+	})
+}
+
+// creationFor fills a request's defaults in and looks its repositories up.
+func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (*creation, error) {
+	c := &creation{id: policy.NewAllocationID(), workspace: req.WorkspaceID, cleanup: req.Cleanup, sandbox: r.sandboxDefaults(req.Sandbox)}
+	if c.workspace == "" {
+		c.workspace = "default"
+	}
+	if c.cleanup.Mode == "" {
+		c.cleanup.Mode = policy.KeepUntil
+		if d := r.config.Defaults.Cleanup; d != "" {
+			c.cleanup, _ = policy.ParseCleanupPolicy(d) // checked when the configuration was read
+		}
+	}
+	if c.sandbox.Network.Mode == policy.NetworkHost && !r.config.Sandbox.AllowHostNetwork {
+		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "the network mode host is not allowed in this Runtime").
+			WithHint("Set sandbox.allow_host_network in config.toml.")
+	}
+	strategy := string(req.Strategy)
+	if strategy == "" {
+		strategy = r.config.Defaults.Strategy
+	}
+	var err error
+	if c.strategy, err = policy.ParseStrategy(strategy); err != nil {
+		return nil, err
+	}
+	if c.dirty, err = policy.ParseDirtyStatePolicy(string(req.DirtyState)); err != nil {
+		return nil, err
+	}
+	for _, q := range req.Repositories {
+		rec, err := r.repository(ctx, q.RepositoryID)
+		if err != nil {
+			return nil, err
+		}
+		repo := creationRepo{source: gitcache.Source{ID: rec.ID, URL: rec.Source}, selector: q.Selector.Normalize(), branch: q.Branch}
+		if err := repo.selector.Validate(); err != nil {
+			return nil, err
+		}
+		if repo.scope, err = policy.ParseScope(q.Scope); err != nil {
+			return nil, err
+		}
+		c.repos = append(c.repos, repo)
+	}
+	return c, nil
+}
+
+// sandboxDefaults fills what the request leaves open from the configuration.
+func (r *Runtime) sandboxDefaults(p policy.SandboxPolicy) policy.SandboxPolicy {
+	if p.Network.Mode == "" {
+		p.Network.Mode = policy.NetworkMode(r.config.Defaults.Network)
+	}
+	if p.Seccomp == "" {
+		p.Seccomp = policy.SeccompProfile(r.config.Defaults.Seccomp)
+	}
+	return p.Normalize()
+}

@@ -1,0 +1,82 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// severity orders the states of checks.
+var severity = map[string]int{"ok": 0, "degraded": 1, "missing": 2}
+
+// Doctor says what this host can do, what that means, and what to change.
+func (r *Runtime) Doctor(ctx context.Context) (DoctorReport, error) {
+	p, err := r.helper.Probe(ctx)
+	if err != nil {
+		return DoctorReport{}, err
+	}
+	rep := DoctorReport{Severity: "ok"}
+	rep.Checks = append(rep.Checks, gitCheck(ctx), r.diskCheck(), r.ledgerCheck(ctx))
+	for _, c := range p.Checks {
+		rep.Checks = append(rep.Checks, DoctorCheck(c))
+	}
+	for _, s := range p.Strategies {
+		rep.Strategies = append(rep.Strategies, StrategyCheck{Name: s.Name, Possible: s.OK, Chosen: s.Chosen, Reason: s.Reason, Fix: s.Fix})
+	}
+	for _, c := range rep.Checks {
+		if severity[c.State] > severity[rep.Severity] {
+			rep.Severity = c.State
+		}
+	}
+	return rep, nil
+}
+
+func gitCheck(ctx context.Context) DoctorCheck {
+	c := DoctorCheck{Name: "git", State: "missing", Message: "git is not installed", Fix: "apt-get install git"}
+	out, err := exec.CommandContext(ctx, "git", "--version").Output()
+	if err != nil {
+		return c
+	}
+	version := strings.TrimSpace(strings.TrimPrefix(string(out), "git version "))
+	var major, minor int
+	if n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor); n == 2 && (major > 2 || major == 2 && minor >= 39) {
+		return DoctorCheck{Name: "git", State: "ok", Message: "git " + version}
+	}
+	c.Message = "git " + version + " is older than 2.39"
+	return c
+}
+
+// lowSpace is what the Runtime root's file system should have left.
+const lowSpace = 1 << 30
+
+func (r *Runtime) diskCheck() DoctorCheck {
+	c := DoctorCheck{Name: "disk", State: "ok"}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(r.root.Dir.Fd()), &st); err != nil {
+		return DoctorCheck{Name: "disk", State: "degraded", Message: "the free space cannot be read: " + err.Error()}
+	}
+	free := st.Bavail * uint64(st.Bsize)
+	c.Message = fmt.Sprintf("%d MiB free for the Runtime root", free>>20)
+	if free < lowSpace {
+		c.State, c.Fix = "degraded", "yoi gc, or move the Runtime root to a larger file system"
+	}
+	return c
+}
+
+func (r *Runtime) ledgerCheck(ctx context.Context) DoctorCheck {
+	rep, err := r.LedgerVerify(ctx)
+	switch {
+	case err != nil:
+		return DoctorCheck{Name: "ledger", State: "missing", Message: "the cleanup ledger cannot be read", Fix: "yoi ledger verify"}
+	case !rep.OK:
+		return DoctorCheck{Name: "ledger", State: "missing", Message: "the cleanup ledger's hash chain is broken", Fix: "yoi ledger verify"}
+	}
+	records := 0
+	for _, s := range rep.Streams {
+		records += s.Records
+	}
+	return DoctorCheck{Name: "ledger", State: "ok", Message: fmt.Sprintf("%d streams, %d records, every hash right", len(rep.Streams), records)}
+}

@@ -1,0 +1,178 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/gitcache"
+	"yoi.dev/yoi-runtime/helper"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/ledger/registry"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// Version is set by the linker.
+var Version = "devel"
+
+// Options configure a Runtime.
+type Options struct {
+	// Root is the Runtime root; "" is DefaultRoot.
+	Root string
+	// Daemon takes the root exclusively and keeps following Workers.
+	Daemon bool
+	// HelperSocket is yoi-helper's; "" does the helper's work in this process.
+	HelperSocket string
+	// Progress is told of git's slow work. May be nil.
+	Progress func(gitcache.Progress)
+	Log      *slog.Logger
+	Clock    func() time.Time
+}
+
+// Runtime is one Runtime root in use. Its methods may be called from any
+// goroutine.
+type Runtime struct {
+	id        policy.RuntimeID
+	root      *rootdir.Root
+	lock      *os.File
+	config    Config
+	ledgerDir *os.File
+	ledger    *ledger.Ledger
+	registry  *registry.Registry
+	cache     *gitcache.Cache
+	helper    helper.Helper
+	daemon    bool
+	log       *slog.Logger
+	now       func() time.Time
+	started   time.Time
+
+	// background is what Close ends and waits for: followers of Workers.
+	background context.Context
+	stop       context.CancelFunc
+	wg         sync.WaitGroup
+	directMu   sync.Mutex
+	direct     map[policy.WorkerID][]*os.File // locked sources of direct mounts
+	events     broadcast
+}
+
+// embeddedSegment keeps the ledger of embedded runs short, since each run reads
+// it whole at its start.
+const embeddedSegment = 128 << 10
+
+// Open opens a Runtime root, making it if needed. Recovery is the caller's to
+// start: Recover, which a daemon does before it serves.
+func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
+	r := &Runtime{daemon: o.Daemon, log: o.Log, now: o.Clock, direct: make(map[policy.WorkerID][]*os.File)}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	r.started = r.now()
+	r.background, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	if r.root, r.lock, err = openRoot(ctx, o.Root, o.Daemon); err != nil {
+		return r, err
+	}
+	if r.config, err = LoadConfig(r.root); err != nil {
+		return r, err
+	}
+	if err = r.openLedger(ctx); err != nil {
+		return r, err
+	}
+	if r.registry, err = registry.Open(ctx, r.root.Abs(rootdir.Database)); err != nil {
+		return r, err
+	}
+	if r.id, err = r.registry.RuntimeID(ctx); err != nil {
+		return r, err
+	}
+	if r.cache, err = gitcache.Open(r.cacheOptions(o.Progress)); err != nil {
+		return r, err
+	}
+	return r, r.openHelper(o)
+}
+
+func (r *Runtime) openLedger(ctx context.Context) (err error) {
+	if r.ledgerDir, err = ledger.OpenDir(r.root.Abs(rootdir.Ledger), true); err != nil {
+		return err
+	}
+	opts := ledger.Options{Dir: r.ledgerDir, Role: ledger.RoleRuntime, Clock: r.now}
+	if !r.daemon {
+		opts.SegmentSize = embeddedSegment
+	}
+	r.ledger, err = ledger.Open(ctx, opts)
+	return err
+}
+
+func (r *Runtime) openHelper(o Options) error {
+	if o.HelperSocket != "" {
+		r.helper = helper.Dial(o.HelperSocket)
+		return nil
+	}
+	l, err := helper.NewLocal(helper.LocalOptions{
+		Root: r.root, Ledger: r.ledger, LedgerDir: r.ledgerDir, IDPool: r.config.pool(), Log: r.log,
+	})
+	if err != nil {
+		return err
+	}
+	r.helper = l
+	return nil
+}
+
+// cacheOptions gives the cache its ledger and, for the tops of pristine trees,
+// the copy-on-write layer: a tree that snapshots are made of must be a subvolume.
+func (r *Runtime) cacheOptions(progress func(gitcache.Progress)) gitcache.Options {
+	return gitcache.Options{
+		Root: r.root.Path, Ledger: (*journal)(r), Progress: progress, Log: r.log,
+		AllowProtocols: r.config.Cache.Protocols,
+		MakeTop:        r.top(cow.MakeTop), SealTop: r.top(cow.SealTop),
+		RemoveTop: r.top(cow.RemoveTop),
+	}
+}
+
+// Close ends what runs in the background and releases the root. Workers that
+// were not to die with their parent go on.
+func (r *Runtime) Close() error {
+	r.stop()
+	r.wg.Wait()
+	var errs []error
+	if r.helper != nil {
+		errs = append(errs, r.helper.Close())
+	}
+	if r.registry != nil {
+		errs = append(errs, r.registry.Close())
+	}
+	if r.ledger != nil {
+		errs = append(errs, r.ledger.Close())
+	}
+	for _, f := range []*os.File{r.ledgerDir, r.lock} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	if r.root != nil {
+		errs = append(errs, r.root.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Info identifies the Runtime.
+func (r *Runtime) Info(ctx context.Context) (Info, error) {
+	p, err := r.helper.Probe(ctx)
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{RuntimeID: r.id, Version: Version, API: "v1", StartedAt: r.started, Privileged: p.Privileged}, nil
+}
+
+var _ Service = (*Runtime)(nil)

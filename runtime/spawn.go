@@ -1,0 +1,298 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/helper"
+	"yoi.dev/yoi-runtime/ledger/registry"
+	"yoi.dev/yoi-runtime/nsexec"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/policy/seccomp/compile"
+)
+
+// launch is one Worker to be started on a recorded allocation: the main path's
+// second half.
+type launch struct {
+	id      policy.WorkerID
+	command []string
+	repo    policy.RepositoryID
+	cwd     string
+	env     map[string]string
+	limits  policy.Limits
+	stdio   [3]*os.File
+	// terminal replaces the stdio entries that are nil.
+	terminal      bool
+	rows, columns uint16
+	logs          bool
+	dieWithParent bool
+	readOnly      bool
+	// unrecorded Workers are the Runtime's own: they look at a workspace.
+	unrecorded bool
+}
+
+// check is the part of a launch that needs no I/O.
+func (l *launch) check(a registry.Allocation) error {
+	const op = "runtime.spawn"
+	if err := policy.ValidateCommand(l.command); err != nil {
+		return err
+	}
+	cwd, err := policy.CheckRelativeCwd(l.cwd)
+	if err != nil {
+		return err
+	}
+	l.cwd = cwd
+	if l.repo == "" {
+		l.repo = a.Mounts[0].RepositoryID
+	}
+	for _, m := range a.Mounts {
+		if m.RepositoryID == l.repo {
+			p := a.SandboxPolicy
+			p.Env, p.Limits = l.env, l.limits
+			return p.Validate()
+		}
+	}
+	return policy.Errorf(policy.CodeRepositoryUnknown, op, "the workspace has no repository %q", policy.Printable(string(l.repo)))
+}
+
+// start launches a Worker: checked, compiled, recorded, started.
+func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (registry.Worker, *helper.Launched, error) {
+	w := registry.Worker{
+		ID: l.id, AllocationID: a.ID, WorkspaceID: a.WorkspaceID, Status: registry.WorkerStarting,
+		Command: l.command, RelativeCwd: l.cwd, CreatedAt: r.now(),
+	}
+	if err := l.check(a); err != nil {
+		return w, nil, err
+	}
+	w.RepositoryID, w.RelativeCwd = l.repo, l.cwd
+	filter, err := compile.Filter(a.SandboxPolicy)
+	if err != nil {
+		return w, nil, err
+	}
+	files := helper.LaunchFiles{Stdio: l.stdio, Filter: filter}
+	if a.MaterializerKind == policy.StrategyDirect {
+		dir, err := r.openDirect(ctx, a, l.id)
+		if err != nil {
+			return w, nil, err
+		}
+		files.Direct = []*os.File{dir}
+	}
+	if l.logs {
+		w.Logs = []string{"stdout", "stderr"}
+	}
+	if !l.unrecorded {
+		if err := r.registry.PutWorker(ctx, w); err != nil {
+			r.closeDirect(l.id)
+			return w, nil, err
+		}
+	}
+	launched, err := r.helper.Launch(ctx, r.launchRequest(a, l), files)
+	if err != nil {
+		r.closeDirect(l.id)
+		return r.launchFailed(ctx, l, w, err)
+	}
+	w.Status, w.StartedAt = registry.WorkerRunning, launched.StartedAt
+	if l.unrecorded {
+		return w, launched, nil
+	}
+	r.event("worker.started", string(w.ID), map[string]string{"workspace": string(a.ID)})
+	stored, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
+		v.Status, v.StartedAt = w.Status, w.StartedAt
+		return nil
+	})
+	if err != nil {
+		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
+		launched.Pidfd.Close()
+		return w, nil, errors.Join(err, kerr)
+	}
+	return stored, launched, nil
+}
+
+func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRequest {
+	limits := a.SandboxPolicy.Limits
+	if l.limits != (policy.Limits{}) {
+		limits = l.limits
+	}
+	req := helper.LaunchRequest{
+		WorkerID: l.id, AllocationID: a.ID, Repositories: treesOf(a),
+		Command: l.command, Env: environment(l.repo, a.SandboxPolicy.Env, l.env),
+		RepositoryID: l.repo, RelativeCwd: l.cwd,
+		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
+		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
+		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
+		Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded,
+	}
+	return req
+}
+
+// launchFailed records a Worker that never started.
+func (r *Runtime) launchFailed(ctx context.Context, l launch, w registry.Worker, err error) (registry.Worker, *helper.Launched, error) {
+	w.Status = registry.WorkerFailed
+	if l.unrecorded {
+		return w, nil, err
+	}
+	_, uerr := r.registry.UpdateWorker(context.WithoutCancel(ctx), w.ID, func(v *registry.Worker) error {
+		v.Status, v.EndedAt = registry.WorkerFailed, r.now()
+		v.Diagnostics = append(v.Diagnostics, *policy.AsDiagnostic(err))
+		return nil
+	})
+	if uerr != nil {
+		r.log.Warn("failed launch not recorded", "worker", w.ID, "error", uerr)
+	}
+	return w, nil, err
+}
+
+// treesOf is an allocation's repositories in the helper's words.
+func treesOf(a registry.Allocation) []helper.RepositoryTree {
+	out := make([]helper.RepositoryTree, len(a.Mounts))
+	for i, m := range a.Mounts {
+		out[i] = helper.RepositoryTree{RepositoryID: m.RepositoryID, TreeKey: m.Tree, Strategy: m.Strategy}
+	}
+	return out
+}
+
+// openDirect opens and locks the source directory of a direct mount: two
+// Workers on one directory are refused (flock(2) on the directory itself).
+func (r *Runtime) openDirect(ctx context.Context, a registry.Allocation, id policy.WorkerID) (*os.File, error) {
+	const op = "runtime.direct"
+	rec, err := r.registry.GetRepository(ctx, a.Mounts[0].RepositoryID)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(rec.Source, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeSourceUnreadable, op, "the source directory cannot be opened").Because(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, policy.Errorf(policy.CodeDirectMountInUse, op, "another worker has the source directory mounted").Because(err)
+	}
+	r.directMu.Lock()
+	defer r.directMu.Unlock()
+	r.direct[id] = append(r.direct[id], f)
+	return f, nil
+}
+
+func (r *Runtime) closeDirect(id policy.WorkerID) {
+	r.directMu.Lock()
+	defer r.directMu.Unlock()
+	for _, f := range r.direct[id] {
+		f.Close()
+	}
+	delete(r.direct, id)
+}
+
+// finish records how a Worker ended.
+func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.Time, o nsexec.Outcome) (registry.Worker, error) {
+	r.closeDirect(id)
+	out := outcomeOf(o, started, r.now())
+	w, err := r.registry.UpdateWorker(ctx, id, func(v *registry.Worker) error {
+		v.Status, v.EndedAt, v.Outcome = registry.WorkerExited, r.now(), &out
+		if !o.EndedAt.IsZero() {
+			v.EndedAt = o.EndedAt
+		}
+		if o.Lost {
+			v.Status = registry.WorkerLost
+		}
+		return nil
+	})
+	r.event("worker.ended", string(id), map[string]string{"status": string(w.Status)})
+	return w, err
+}
+
+func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {
+	end := o.EndedAt
+	if end.IsZero() {
+		end = now
+	}
+	out := registry.Outcome{
+		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost,
+		UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
+	}
+	if !started.IsZero() && end.After(started) {
+		out.WallTime = end.Sub(started)
+	}
+	if o.Signal != 0 {
+		out.Signal = unix.SignalName(unix.Signal(o.Signal))
+	}
+	return out
+}
+
+// SpawnWorker starts a Worker that goes on without this process. Its output
+// goes to the log files.
+func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Worker, error) {
+	return idempotent(ctx, r, "worker", req.IdempotencyKey, req, func() (Worker, error) {
+		if err := policy.CheckID("allocation", string(req.AllocationID)); err != nil {
+			return Worker{}, err
+		}
+		a, err := r.registry.GetAllocation(ctx, req.AllocationID)
+		if err != nil {
+			return Worker{}, err
+		}
+		if a.Status != registry.AllocationActive {
+			return Worker{}, policy.Errorf(policy.CodeAllocationNotActive, "runtime.spawn", "the execution workspace %s is %s", a.ID, a.Status)
+		}
+		l := launch{
+			id: policy.NewWorkerID(), command: req.Command, repo: req.RepositoryID, cwd: req.RelativeCwd,
+			env: req.Env, limits: req.Limits, logs: true,
+		}
+		w, launched, err := r.start(ctx, a, l)
+		if err != nil {
+			return Worker{}, err
+		}
+		launched.Pidfd.Close()
+		if a, err = r.registry.UpdateAllocation(ctx, a.ID, func(v *registry.Allocation) error {
+			v.WorkerID = w.ID
+			return nil
+		}); err != nil {
+			return Worker{}, err
+		}
+		r.follow(w)
+		return r.workerView(ctx, w, &a), nil
+	})
+}
+
+// follow waits for a Worker's end in the background, records it, and lets the
+// allocation's cleanup policy act. A helper that restarts meanwhile adopts the
+// Worker; the outcome is on the disk either way.
+func (r *Runtime) follow(w registry.Worker) {
+	r.wg.Go(func() {
+		ctx := r.background
+		for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+			o, err := r.helper.Wait(ctx, w.ID)
+			if err == nil {
+				r.settle(context.WithoutCancel(ctx), w, o)
+				return
+			}
+			if ctx.Err() != nil {
+				return // the next process to open this root follows it
+			}
+			if !errors.Is(err, policy.CodeUnavailable) && !errors.Is(err, policy.CodeCanceled) {
+				r.log.Error("worker cannot be followed", "worker", w.ID, "error", err)
+				r.settle(context.WithoutCancel(ctx), w, nsexec.Outcome{Lost: true})
+				return
+			}
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// settle records an outcome and applies the cleanup policy.
+func (r *Runtime) settle(ctx context.Context, w registry.Worker, o nsexec.Outcome) {
+	w, err := r.finish(ctx, w.ID, w.StartedAt, o)
+	if err != nil {
+		r.log.Error("outcome not recorded", "worker", w.ID, "error", err)
+		return
+	}
+	if err := r.applyCleanup(ctx, w); err != nil {
+		r.log.Warn("cleanup policy not applied", "allocation", w.AllocationID, "error", err)
+	}
+}
