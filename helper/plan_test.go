@@ -1,0 +1,126 @@
+package helper
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// pathSources names what a plan asks for without touching anything.
+type pathSources struct{ asked []string }
+
+func (p *pathSources) source(rel string, attr mounts.Attr) (mounts.Source, error) {
+	p.asked = append(p.asked, rel)
+	return mounts.Source{Path: "/root-of-runtime", Beneath: rel}, nil
+}
+
+func (p *pathSources) direct(dir *os.File, attr mounts.Attr) (mounts.Source, error) {
+	return mounts.Source{Path: "/direct"}, nil
+}
+
+const testTree = "0123456789012345678901234567890123456789"
+
+func planOf(t *testing.T, req LaunchRequest, direct ...*os.File) (map[string]mounts.Op, []string) {
+	t.Helper()
+	host := &hostRoot{links: map[string]string{"/bin": "usr/bin"}, dirs: []string{"/usr"}, files: make(map[string]cachedFile)}
+	src := &pathSources{}
+	plan, err := buildPlan(req, host, direct, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := plan.Validate(); err != nil {
+		t.Fatalf("the plan is refused: %v", err)
+	}
+	byTarget := make(map[string]mounts.Op)
+	for _, op := range plan.Ops {
+		if _, twice := byTarget[op.Where()]; twice {
+			t.Errorf("%s is made twice", op.Where())
+		}
+		byTarget[op.Where()] = op
+	}
+	return byTarget, src.asked
+}
+
+func launchOf(strategy policy.StrategyName, key string) LaunchRequest {
+	return LaunchRequest{
+		WorkerID: "wk-1", AllocationID: "ws-1", Root: policy.RootSystem,
+		Repositories: []RepositoryTree{{RepositoryID: "app", TreeKey: key, Strategy: strategy}},
+	}
+}
+
+func TestPlanNamesOnlyTheAllocation(t *testing.T) {
+	for _, s := range []policy.StrategyName{policy.StrategyReflink, policy.StrategyBtrfsSnapshot, policy.StrategyCopy, policy.StrategyGitWorktree} {
+		ops, asked := planOf(t, request(s, testTree))
+		want := []string{"execution-workspaces/ws-1/root/app", "execution-workspaces/ws-1/scratch", "repository-cache/git/app/bare.git/objects"}
+		slices.Sort(asked)
+		if !slices.Equal(asked, want) {
+			t.Errorf("%s asks for %q, want %q", s, asked, want)
+		}
+		objects := ops["/run/yoi/objects/app"].(mounts.Bind)
+		if !objects.Attr.ReadOnly || !objects.Attr.NoExec {
+			t.Errorf("%s: the cache's objects are mounted %+v", s, objects.Attr)
+		}
+		ws := ops["/workspace/app"].(mounts.Bind)
+		if ws.Attr.ReadOnly || !ws.Attr.NoSuid || !ws.Attr.NoDev {
+			t.Errorf("%s: the workspace is mounted %+v", s, ws.Attr)
+		}
+		usr := ops["/usr"].(mounts.Bind)
+		if !usr.Attr.ReadOnly || !usr.Attr.NoSuid || !usr.Attr.NoDev || !usr.Recursive {
+			t.Errorf("%s: /usr is mounted %+v", s, usr)
+		}
+	}
+}
+
+func TestPlanOverlay(t *testing.T) {
+	ops, _ := planOf(t, launchOf(policy.StrategyOverlay, testTree))
+	o := ops["/workspace/app"].(mounts.Overlay)
+	if len(o.Lower) != 1 || o.Lower[0].Beneath != "repository-cache/git/app/trees/"+testTree || o.Data.Beneath != "execution-workspaces/ws-1/mounts/app" {
+		t.Fatalf("overlay of %+v", o)
+	}
+}
+
+func TestPlanReadOnlyLook(t *testing.T) {
+	req := launchOf(policy.StrategyCopy, testTree)
+	req.ReadOnly = true
+	ops, _ := planOf(t, req)
+	if !ops["/workspace/app"].(mounts.Bind).Attr.ReadOnly {
+		t.Fatal("the workspace is writable")
+	}
+}
+
+func TestPlanMinimalHasNoHostDirectories(t *testing.T) {
+	req := launchOf(policy.StrategyCopy, testTree)
+	req.Root = policy.RootMinimal
+	ops, _ := planOf(t, req)
+	for target, op := range ops {
+		if b, ok := op.(mounts.Bind); ok && b.Source.Beneath == "" {
+			t.Errorf("%s shows the host's %s", target, b.Source.Path)
+		}
+	}
+}
+
+func TestPlanCoversProc(t *testing.T) {
+	ops, _ := planOf(t, launchOf(policy.StrategyCopy, testTree))
+	for _, p := range []string{"/proc/kcore", "/proc/keys", "/proc/timer_list"} {
+		if _, ok := ops[p].(mounts.Mask); !ok {
+			t.Errorf("%s is not covered", p)
+		}
+	}
+	for _, p := range []string{"/proc/sys", "/proc/sysrq-trigger"} {
+		if _, ok := ops[p].(mounts.ReadOnlyPath); !ok {
+			t.Errorf("%s is writable", p)
+		}
+	}
+}
+
+func TestPlanNeedsTheDirectDescriptor(t *testing.T) {
+	host := &hostRoot{}
+	_, err := buildPlan(launchOf(policy.StrategyDirect, ""), host, nil, &pathSources{})
+	if policy.AsDiagnostic(err) == nil || !strings.Contains(err.Error(), "was not given") {
+		t.Fatalf("err = %v", err)
+	}
+}

@@ -1,0 +1,52 @@
+package runtime
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+func TestParseConfig(t *testing.T) {
+	for name, c := range map[string]struct {
+		text, message string
+	}{
+		"empty":            {"", ""},
+		"whole":            {"[defaults]\nstrategy='overlay'\ncleanup_policy='keep_for:1h'\nnetwork='none'\nseccomp='strict'\n[cache]\nmax_bytes=1000\nprotocols=['file']\n[sandbox]\nallow_host_network=true\n[id_pool]\nbase=600000\ncount=10\n", ""},
+		"unknown setting":  {"[cache]\nmax_byte=1\n", "line 2: no such setting"},
+		"syntax":           {"[cache\n", "line 1"},
+		"strategy":         {"[defaults]\nstrategy='magic'\n", "defaults.strategy"},
+		"cleanup":          {"[defaults]\ncleanup_policy='never'\n", "defaults.cleanup_policy"},
+		"network":          {"[defaults]\nnetwork='wifi'\n", "network mode"},
+		"negative":         {"[cache]\nmax_bytes=-1\n", "negative"},
+		"protocol":         {"[cache]\nprotocols=['ftp']\n", "ftp"},
+		"pool too low":     {"[id_pool]\nbase=1000\n", "id pool"},
+		"pool over 2^31":   {"[id_pool]\nbase=2147400000\ncount=10\n", "id pool"},
+		"string for a int": {"[cache]\nmax_bytes='many'\n", "line 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseConfig([]byte(c.text))
+			if c.message == "" {
+				if err != nil {
+					t.Fatalf("refused: %v", err)
+				}
+				return
+			}
+			if !errors.Is(err, policy.CodeConfigInvalid) || !strings.Contains(err.Error(), c.message) {
+				t.Fatalf("err = %v, want %q", err, c.message)
+			}
+		})
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte("[defaults]\nstrategy='overlay'\n"))
+	f.Add([]byte("[id_pool]\nbase=600000\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := ParseConfig(b)
+		if err == nil && (c.Cache.MaxBytes <= 0 || c.pool().Validate() != nil) {
+			t.Fatalf("accepted %+v", c)
+		}
+	})
+}
