@@ -5,7 +5,8 @@
 // attack surface, and because compiling a filter needs libseccomp through cgo,
 // which the privileged helper must not link and `yoi run` should not wait for.
 // So the compiler is in the subpackage compile, and the built-in profiles'
-// filters are embedded here; a test there holds the two equal.
+// filters are embedded here in a form that loads faster (see Assemble); tests
+// there hold them equal to what libseccomp makes of the same rules.
 //
 // The choices are those of podman and moby: the default answer is ENOSYS, so
 // that a C library falls back to an older call as on an older kernel; EPERM

@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -126,21 +127,10 @@ func complement(arg uint, mask uint64, values []uint64) []Cond {
 		}
 		prefixes = next
 	}
-	slices.SortFunc(out, func(a, b Cond) int {
-		if a.Mask != b.Mask {
-			return cmpUint(a.Mask, b.Mask)
-		}
-		return cmpUint(a.Value, b.Value)
-	})
+	slices.SortFunc(out, compareConds)
 	return out
 }
 
-func cmpUint(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+func compareConds(a, b Cond) int {
+	return cmp.Or(cmp.Compare(a.Arg, b.Arg), cmp.Compare(a.Mask, b.Mask), cmp.Compare(a.Value, b.Value))
 }

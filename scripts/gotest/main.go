@@ -52,11 +52,12 @@ type run struct {
 	strict                  bool
 	text                    map[string]*strings.Builder // by package and test
 	passed, failed, skipped int
-	skips                   []string // what CI does not accept
+	skips                   []string        // what CI does not accept
+	blamed                  map[string]bool // packages with a failed test
 }
 
 func newRun(w io.Writer, strict bool) *run {
-	return &run{w: w, strict: strict, text: map[string]*strings.Builder{}}
+	return &run{w: w, strict: strict, text: map[string]*strings.Builder{}, blamed: map[string]bool{}}
 }
 
 func (r *run) read(in io.Reader) error {
@@ -111,9 +112,12 @@ func (r *run) end(e event, key string) {
 	}
 	delete(r.text, key)
 	if e.Test == "" {
-		// What belongs to no test: leaks, panics, a killed process.
+		// What belongs to no test: leaks, panics, a package that does not build.
 		if e.Action == "fail" {
 			fmt.Fprint(r.w, said)
+			if !r.blamed[e.Package] {
+				r.failed++
+			}
 		}
 		return
 	}
@@ -122,7 +126,8 @@ func (r *run) end(e event, key string) {
 		r.passed++
 	case "fail":
 		r.failed++
-		fmt.Fprintf(r.w, "%s", said)
+		r.blamed[e.Package] = true
+		fmt.Fprint(r.w, said)
 	case "skip":
 		r.skipped++
 		reason := strings.Join(strings.Fields(said), " ")

@@ -33,7 +33,8 @@ func TestVerdict(t *testing.T) {
 		{"a missing feature under CI", events(passes, noKernel, skips), true, true, "1 passed, 0 failed, 1 skipped\n"},
 		{"nothing ran", events(ok), true, false, "0 passed, 0 failed, 0 skipped\n"},
 		{"a test that never ended", events(passes, lazy), true, false, "never ended: p TestC"},
-		{"a leak", events(passes, leak, pkgFail), true, true, "LEAK"}, // go test's own status fails the run
+		{"a leak", events(passes, leak, pkgFail), true, false, "testenv: LEAK: process 1\n1 passed, 1 failed, 0 skipped\n"},
+		{"a package of a failed test", events(fails, pkgFail), true, false, "0 passed, 1 failed, 0 skipped\n"},
 		{"not an event", events(passes, "go: some message"), true, true, "go: some message\n"},
 	} {
 		var out strings.Builder

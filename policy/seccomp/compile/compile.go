@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 
 	libseccomp "github.com/seccomp/libseccomp-golang"
@@ -32,7 +33,8 @@ func Filter(p policy.SandboxPolicy) ([]byte, error) {
 	return compile(profile, rules)
 }
 
-// Profile compiles a built-in profile afresh.
+// Profile is libseccomp's own program for a built-in profile: the reference
+// that the embedded one is held to.
 func Profile(p seccomp.Profile) ([]byte, error) { return compile(p, p.Rules()) }
 
 // extend adds names to the profile's rules. A call that the profile names with
@@ -78,6 +80,19 @@ func number(name string) (libseccomp.ScmpSyscall, error) {
 		return 0, fmt.Errorf("%s does not exist on this architecture", name)
 	}
 	return nr, nil
+}
+
+// Native is the machine that this program runs on, by libseccomp's tables.
+func Native() seccomp.Machine {
+	m := seccomp.Machine{Arch: unix.AUDIT_ARCH_AARCH64}
+	if runtime.GOARCH == "amd64" {
+		m.Arch, m.ForeignBit = unix.AUDIT_ARCH_X86_64, 0x40000000 // __X32_SYSCALL_BIT
+	}
+	m.Number = func(name string) (uint32, error) {
+		nr, err := number(name)
+		return uint32(nr), err
+	}
+	return m
 }
 
 func compile(p seccomp.Profile, rules []seccomp.Rule) ([]byte, error) {

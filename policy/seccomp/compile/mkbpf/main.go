@@ -24,7 +24,7 @@ func main() {
 
 func run(bpf, doc string) error {
 	for _, p := range seccomp.Profiles() {
-		b, err := compile.Profile(p)
+		b, err := seccomp.Assemble(p, compile.Native())
 		if err != nil {
 			return err
 		}
