@@ -54,7 +54,7 @@ func launchOf(strategy policy.StrategyName, key string) LaunchRequest {
 
 func TestPlanNamesOnlyTheAllocation(t *testing.T) {
 	for _, s := range []policy.StrategyName{policy.StrategyReflink, policy.StrategyBtrfsSnapshot, policy.StrategyCopy, policy.StrategyGitWorktree} {
-		ops, asked := planOf(t, request(s, testTree))
+		ops, asked := planOf(t, launchOf(s, testTree))
 		want := []string{"execution-workspaces/ws-1/root/app", "execution-workspaces/ws-1/scratch", "repository-cache/git/app/bare.git/objects"}
 		slices.Sort(asked)
 		if !slices.Equal(asked, want) {
@@ -118,7 +118,7 @@ func TestPlanCoversProc(t *testing.T) {
 }
 
 func TestPlanNeedsTheDirectDescriptor(t *testing.T) {
-	host := &hostRoot{}
+	host := &hostRoot{files: make(map[string]cachedFile)}
 	_, err := buildPlan(launchOf(policy.StrategyDirect, ""), host, nil, &pathSources{})
 	if policy.AsDiagnostic(err) == nil || !strings.Contains(err.Error(), "was not given") {
 		t.Fatalf("err = %v", err)
