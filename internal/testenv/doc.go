@@ -1,4 +1,4 @@
-// Package testenv gives tests real kernels objects (file systems on loop
+// Package testenv gives tests real kernel objects (file systems on loop
 // devices, ordinary users, git repositories) without leaving any behind.
 //
 // It exists because a test that mounts, forks or attaches a loop device can
