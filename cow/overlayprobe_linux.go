@@ -106,6 +106,26 @@ func unwrapErrno(err error) error {
 	return err
 }
 
+// enterProbeDir goes to descriptor 3's directory by its name: the descriptor is
+// of a mount in the parent's namespace, where the child may mount nothing.
+func enterProbeDir() error {
+	name, err := os.Readlink("/proc/self/fd/3")
+	if err != nil {
+		return err
+	}
+	if err := unix.Chdir(name); err != nil {
+		return err
+	}
+	var want, got unix.Stat_t
+	if err := errors.Join(unix.Fstat(3, &want), unix.Stat(".", &got)); err != nil {
+		return err
+	}
+	if want.Dev != got.Dev || want.Ino != got.Ino {
+		return errors.New("the directory's name leads elsewhere")
+	}
+	return nil
+}
+
 // overlayProbeChild runs in the new namespaces with the probe's directory as
 // descriptor 3. It takes one more mount namespace, so that even a wrong caller
 // could not make it mount anything where others see it.
@@ -117,7 +137,7 @@ func overlayProbeChild() int {
 	}{
 		{"unshare", func() error { return unix.Unshare(unix.CLONE_NEWNS) }},
 		{"private", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") }},
-		{"directory", func() error { return unix.Fchdir(3) }},
+		{"directory", enterProbeDir},
 		{"mount", func() error {
 			return unix.Mount("overlay", "merged", "overlay", unix.MS_NODEV|unix.MS_NOSUID, "lowerdir=lower,upperdir=upper,workdir=work,userxattr")
 		}},
