@@ -74,7 +74,7 @@ func (noJournal) Release(Resource) error                 { return nil }
 //	trees/               pristine trees
 //	points/<commit>      commits known to be whole in the mirror
 //	refs/<generation>    listings of refs, in packed-refs form
-//	holds/<holder>       the listing that a holder's pins rely on
+//	holds/<holder>/<commit>  a pin, and the listing that it relies on
 //	view/                the private git directory that stands for the source
 //	state.json           generation and health of the mirror
 //	source.json          where it comes from

@@ -55,7 +55,8 @@ func (r *repo) checkout(ctx context.Context, p policy.RepositoryPoint, dir strin
 }
 
 func checkoutError(err error) error {
-	if stderrHas(err, "invalid path", "malformed tree", "is beyond a symbolic link", "empty filename in tree") {
+	if stderrHas(err, "invalid path", "malformed tree", "is beyond a symbolic link", "empty filename in tree",
+		"Untracked working tree file") { // the directory was empty but for .git
 		return policy.Errorf(policy.CodeObjectsInvalid, opPristine, "the tree holds a path that git refuses to write").Because(err)
 	}
 	return gitFailure(opPristine, "the tree could not be checked out", err)

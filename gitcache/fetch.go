@@ -88,6 +88,8 @@ func (r *repo) fetchLocked(ctx context.Context, src Source, l *lockFile) (FetchR
 				return FetchReport{}, err
 			}
 			created = true
+		} else if err := r.mendPins(); err != nil {
+			return FetchReport{}, diskError(opFetch, "a pin cannot be written", err)
 		}
 	}
 	s.Started++
@@ -183,6 +185,9 @@ func (r *repo) fetchInto(ctx context.Context, dir string, src Source, prune bool
 		onLine:  r.c.progressLine(r.id),
 		secret:  src.password(),
 	})
+	if err != nil && dir == r.bare() {
+		r.clearStale() // a failed fetch leaves its temporary pack
+	}
 	return r.fetchError(src, partial, err)
 }
 

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -69,16 +67,19 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 		return 0, diskError(opGC, "the pins cannot be read", err)
 	}
 	pinned := make(map[string]bool)
-	for _, commit := range pins {
-		pinned[commit] = true
+	for _, p := range pins {
+		pinned[p.commit] = true
 	}
 	for _, commit := range o.Keep {
 		pinned[commit] = true
 	}
-	if err := r.keepListed(ctx, o.Keep); err != nil {
+	if err := r.mendPins(); err != nil {
+		return 0, diskError(opGC, "a pin cannot be written", err)
+	}
+	if err := r.keepListed(ctx, pins, o.Keep); err != nil {
 		return 0, err
 	}
-	dropped, err := r.dropPoints(pinned, time.Now().Add(-o.UnusedFor))
+	dropped, err := r.dropPoints(ctx, pinned, time.Now().Add(-o.UnusedFor))
 	if err == nil && len(pins) == 0 {
 		err = r.c.removeTemporary(ctx, r.dir, brokenPrefix)
 	}
@@ -88,7 +89,7 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 	return dropped, nil
 }
 
-func (r *repo) dropPoints(pinned map[string]bool, before time.Time) (int, error) {
+func (r *repo) dropPoints(ctx context.Context, pinned map[string]bool, before time.Time) (int, error) {
 	marks, err := os.ReadDir(r.path("points"))
 	if err != nil {
 		return 0, err
@@ -102,7 +103,7 @@ func (r *repo) dropPoints(pinned map[string]bool, before time.Time) (int, error)
 		if err := os.Remove(r.markPath(m.Name())); err != nil { // before its ref: a mark is a promise
 			return n, err
 		}
-		if err := os.Remove(r.bare(pointRef(m.Name()))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := r.deleteRef(ctx, pointRef(m.Name())); err != nil {
 			return n, err
 		}
 		n++
@@ -112,9 +113,12 @@ func (r *repo) dropPoints(pinned map[string]bool, before time.Time) (int, error)
 
 // keepListed makes refs/yoi/keep hold every object that a listing of a live
 // holder names, and drops the listings that none can have any more.
-func (r *repo) keepListed(ctx context.Context, keep []string) error {
+func (r *repo) keepListed(ctx context.Context, pins []pin, keep []string) error {
 	current := r.readState().Listing
-	oldest := r.oldestHeld(current)
+	oldest := current
+	for _, p := range pins {
+		oldest = min(oldest, p.listing)
+	}
 	want := make(map[string]bool)
 	for _, oid := range keep {
 		if policy.ValidOID(oid) {
@@ -139,22 +143,7 @@ func (r *repo) keepListed(ctx context.Context, keep []string) error {
 	if err != nil {
 		return err
 	}
-	return r.replaceKeeps(present)
-}
-
-// oldestHeld is the oldest listing that a private git directory may have.
-func (r *repo) oldestHeld(current int64) int64 {
-	oldest := current
-	holds, _ := os.ReadDir(r.path("holds")) // absent: nobody holds anything
-	for _, h := range holds {
-		b, err := os.ReadFile(r.path("holds", h.Name()))
-		g, convErr := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-		if err != nil || convErr != nil {
-			g = 0 // torn by a crash: it may hold anything
-		}
-		oldest = min(oldest, g)
-	}
-	return oldest
+	return r.replaceKeeps(ctx, present)
 }
 
 func listedObjects(listing []byte, into map[string]bool) {
@@ -190,7 +179,7 @@ func (r *repo) present(ctx context.Context, oids map[string]bool) ([]string, err
 	return have, nil
 }
 
-func (r *repo) replaceKeeps(oids []string) error {
+func (r *repo) replaceKeeps(ctx context.Context, oids []string) error {
 	want := make(map[string]bool)
 	for _, oid := range oids {
 		want[oid] = true
@@ -198,13 +187,10 @@ func (r *repo) replaceKeeps(oids []string) error {
 			return diskError(opGC, "a ref cannot be written", err)
 		}
 	}
-	have, err := os.ReadDir(r.bare("refs/yoi/keep"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, e := range have {
-		if !want[e.Name()] {
-			err = errors.Join(err, os.Remove(r.bare("refs/yoi/keep", e.Name())))
+	have, err := yoiRefs(r.bare())
+	for ref := range have {
+		if oid, ok := strings.CutPrefix(ref, "refs/yoi/keep/"); ok && !want[oid] {
+			err = errors.Join(err, r.deleteRef(ctx, ref))
 		}
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package gitcache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -45,7 +46,7 @@ func (c *Cache) Pin(ctx context.Context, p policy.RepositoryPoint, holder string
 	}
 	dev, ino, err := r.pin(ctx, holder, p.CommitID)
 	if err != nil {
-		if r.unpin(holder, p.CommitID) == nil {
+		if r.unpin(context.WithoutCancel(ctx), holder, p.CommitID) == nil {
 			_ = c.journal.Release(res)
 		}
 		return err
@@ -63,10 +64,14 @@ func (r *repo) pin(ctx context.Context, holder, commit string) (dev, ino uint64,
 		return 0, 0, policy.Errorf(policy.CodeConflict, opPin, "commit %s is not resolved in the cache", commit).
 			WithHint("Resolve the selector again.")
 	}
-	hold := r.path("holds", holder)
+	hold := r.path("holds", holder, commit)
 	if !exists(hold) { // an older listing holds more, so the first one stays
 		gen := strconv.FormatInt(r.readState().Listing, 10)
-		if err := r.writePending(hold, []byte(gen), 0o600); err != nil {
+		err := os.MkdirAll(filepath.Dir(hold), 0o700)
+		if err == nil {
+			err = r.writePending(hold, []byte(gen), 0o600)
+		}
+		if err != nil {
 			return 0, 0, diskError(opPin, "the pin cannot be written", err)
 		}
 	}
@@ -92,40 +97,80 @@ func (c *Cache) Unpin(ctx context.Context, id policy.RepositoryID, commit, holde
 	if !policy.ValidOID(commit) {
 		return policy.Errorf(policy.CodeSelectorInvalid, opPin, "%q is not a commit id", policy.Printable(commit))
 	}
-	if err := r.unpin(holder, commit); err != nil {
+	if err := r.unpin(ctx, holder, commit); err != nil {
 		return diskError(opPin, "the pin cannot be removed", err)
 	}
 	return c.journal.Release(r.pinResource(holder, commit))
 }
 
-func (r *repo) unpin(holder, commit string) error {
-	err := os.Remove(r.bare(pinRef(holder, commit)))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (r *repo) unpin(ctx context.Context, holder, commit string) error {
+	if err := r.deleteRef(ctx, pinRef(holder, commit)); err != nil {
 		return err
 	}
-	err = os.Remove(filepath.Dir(r.bare(pinRef(holder, commit))))
-	switch {
-	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST): // another commit of this holder
-		return nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	if err := os.Remove(r.path("holds", holder, commit)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.Remove(r.path("holds", holder)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, dir := range []string{filepath.Dir(r.bare(pinRef(holder, commit))), r.path("holds", holder)} {
+		_ = os.Remove(dir) // not empty while the holder has other commits
 	}
 	return nil
 }
 
-// pins lists every pin as holder/commit.
-func (r *repo) pins() (map[string]string, error) {
-	refs, err := yoiRefs(r.bare())
-	out := make(map[string]string)
-	for ref, commit := range refs {
-		if rest, ok := strings.CutPrefix(ref, "refs/yoi/pins/"); ok {
-			out[rest] = commit
+// deleteRef removes one of our refs, wherever it is: somebody may have run
+// `git gc` in the mirror by hand, which packs them.
+func (r *repo) deleteRef(ctx context.Context, ref string) error {
+	if err := os.Remove(r.bare(ref)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	packed, err := os.ReadFile(r.bare("packed-refs"))
+	if err != nil || !bytes.Contains(packed, []byte(" "+ref+"\n")) {
+		return nil
+	}
+	cmd := r.bareCommand("update-ref", "-d", ref)
+	cmd.writes = true
+	_, err = r.c.run(ctx, cmd)
+	return err
+}
+
+// pin is a holder's reliance on a commit, and on the refs listing that was
+// current when it was made. The hold files, not the refs, are the record.
+type pin struct {
+	holder, commit string
+	listing        int64
+}
+
+func (r *repo) pins() ([]pin, error) {
+	holders, err := os.ReadDir(r.path("holds"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []pin
+	for _, h := range holders {
+		commits, dirErr := os.ReadDir(r.path("holds", h.Name()))
+		if errors.Is(dirErr, fs.ErrNotExist) { // unpinned just now
+			continue
+		}
+		err = errors.Join(err, dirErr)
+		for _, c := range commits {
+			if !policy.ValidOID(c.Name()) {
+				continue
+			}
+			// A file torn by a crash may hold any listing: 0 is the oldest.
+			b, _ := os.ReadFile(r.path("holds", h.Name(), c.Name()))
+			gen, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+			out = append(out, pin{h.Name(), c.Name(), gen})
 		}
 	}
 	return out, err
+}
+
+// mendPins writes again what pins a crash or a hand has emptied or removed.
+func (r *repo) mendPins() error {
+	pins, err := r.pins()
+	for _, p := range pins {
+		err = errors.Join(err, r.writeRef(pinRef(p.holder, p.commit), p.commit))
+	}
+	return err
 }
 
 // writeRef writes one of our own loose refs. No other program writes below
@@ -148,8 +193,7 @@ func (r *repo) writeRefIn(gitDir, ref, commit string) error {
 // leaves no half-made file among git's refs.
 //
 // It does not fsync: the ledger's intent is durable, the file's name holds its
-// content, and GC drops no object younger than Expire. syncPins is for those
-// who want more.
+// content, and GC syncs the file system before it drops anything.
 func (r *repo) writePending(path string, data []byte, mode os.FileMode) error {
 	tmp := r.path("pending", policy.NewID(""))
 	if err := os.WriteFile(tmp, data, mode); err != nil {

@@ -21,7 +21,7 @@ func (r *repo) salvage(ctx context.Context, tmp string, src Source, l *lockFile)
 		return diskError(opFetch, "the cache directory cannot be read", err)
 	}
 	for _, old := range broken {
-		refs, err := yoiRefs(old)
+		refs, err := r.needed(old)
 		if err != nil {
 			return diskError(opFetch, "the damaged mirror cannot be read", err)
 		}
@@ -76,6 +76,19 @@ func (r *repo) setAsides() ([]string, error) {
 	return out, err
 }
 
+// needed are our refs of a mirror, and those that the hold files say it had.
+func (r *repo) needed(gitDir string) (map[string]string, error) {
+	refs, err := yoiRefs(gitDir)
+	if err != nil {
+		return nil, err
+	}
+	pins, err := r.pins()
+	for _, p := range pins {
+		refs[pinRef(p.holder, p.commit)], refs[pointRef(p.commit)] = p.commit, p.commit
+	}
+	return refs, err
+}
+
 // yoiRefs lists our own refs of a mirror by the names of their files: each ends
 // in the commit id, so even an emptied file says what it held.
 func yoiRefs(gitDir string) (map[string]string, error) {
@@ -94,6 +107,16 @@ func yoiRefs(gitDir string) (map[string]string, error) {
 		}
 		return err
 	})
+	packed, readErr := os.ReadFile(filepath.Join(gitDir, "packed-refs"))
+	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
+		return nil, readErr
+	}
+	for line := range strings.Lines(string(packed)) {
+		oid, ref, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if ok && strings.HasPrefix(ref, "refs/yoi/") && policy.ValidOID(oid) {
+			refs[ref] = oid
+		}
+	}
 	return refs, err
 }
 

@@ -196,6 +196,11 @@ func (d *sourceDir) check() error {
 			}
 		}
 	}
+	for _, file := range []string{filepath.Join(d.gitDir, "HEAD"), filepath.Join(d.gitDir, "index"), filepath.Join(d.commonDir, "packed-refs"), filepath.Join(d.commonDir, "shallow")} {
+		if st, statErr := os.Stat(file); err == nil && statErr == nil && !st.Mode().IsRegular() {
+			err = unix.ENOTDIR // git would wait for a FIFO's writer
+		}
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -1,0 +1,170 @@
+package gitcache
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+func TestCheckClean(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T, r testenv.Repo)
+		want []string // in the diagnostic; nil means clean
+	}{
+		{"untouched", func(*testing.T, testenv.Repo) {}, nil},
+		{"touched", func(t *testing.T, r testenv.Repo) {
+			now := time.Now().Add(-time.Hour)
+			if err := os.Chtimes(filepath.Join(r.Dir, "README.md"), now, now); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
+		{"ignored", func(t *testing.T, r testenv.Repo) {
+			write(t, filepath.Join(r.Dir, ".git/info/exclude"), "junk\n")
+			write(t, filepath.Join(r.Dir, "junk"), "x")
+		}, nil},
+		{"unstaged", func(t *testing.T, r testenv.Repo) { write(t, filepath.Join(r.Dir, "README.md"), "changed") }, []string{"1 unstaged", "unstaged README.md"}},
+		{"deleted", func(t *testing.T, r testenv.Repo) { os.Remove(filepath.Join(r.Dir, "README.md")) }, []string{"unstaged README.md"}},
+		{"mode", func(t *testing.T, r testenv.Repo) { os.Chmod(filepath.Join(r.Dir, "README.md"), 0o755) }, []string{"unstaged README.md"}},
+		{"staged", func(t *testing.T, r testenv.Repo) {
+			write(t, filepath.Join(r.Dir, "new"), "x")
+			r.Git(t, "add", "new")
+		}, []string{"1 staged", "staged new"}},
+		{"untracked", func(t *testing.T, r testenv.Repo) {
+			write(t, filepath.Join(r.Dir, "a\x1b[31m\nb"), "x")
+		}, []string{"1 untracked", `untracked a\x1b[31m\nb`}},
+		{"many", func(t *testing.T, r testenv.Repo) {
+			for i := range 30 {
+				write(t, filepath.Join(r.Dir, fmt.Sprintf("f%02d", i)), "x")
+			}
+		}, []string{"30 untracked", "f19", "and 10 more"}},
+		{"conflict", func(t *testing.T, r testenv.Repo) {
+			r.Git(t, "checkout", "-q", "-b", "left")
+			write(t, filepath.Join(r.Dir, "README.md"), "left")
+			r.Git(t, "commit", "-qam", "left")
+			r.Git(t, "checkout", "-q", "main")
+			write(t, filepath.Join(r.Dir, "README.md"), "right")
+			r.Git(t, "commit", "-qam", "right")
+			exec.Command("git", "-C", r.Dir, "merge", "left").Run()
+		}, []string{"1 conflicted", "merge in progress"}},
+		{"bisect", func(t *testing.T, r testenv.Repo) { r.Git(t, "bisect", "start") }, []string{"bisect in progress"}},
+		{"rebase", func(t *testing.T, r testenv.Repo) { os.Mkdir(filepath.Join(r.Dir, ".git/rebase-merge"), 0o755) }, []string{"rebase in progress"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			repo := testenv.RepoSmall(t)
+			c.make(t, repo)
+			err := f.CheckClean(t.Context(), f.source(repo.Dir))
+			if c.want == nil {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			d := wantCode(t, err, policy.CodeSourceDirty)
+			for _, w := range c.want {
+				if !strings.Contains(d.Message+" "+d.Fields["paths"], w) {
+					t.Errorf("%q is not in %q %v", w, d.Message, d.Fields)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckCleanKinds(t *testing.T) {
+	for name, make := range map[string]func(testing.TB) testenv.Repo{
+		"bare": testenv.RepoBare, "worktree": testenv.RepoWorktree, "submodules": testenv.RepoSubmodules, "lfs": testenv.RepoLFS,
+		"odd": testenv.RepoOddNames, "bytes": testenv.RepoNonUTF8, "sha256": repoSHA256, "shallow": testenv.RepoShallow, "empty": testenv.RepoEmpty,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			if err := f.CheckClean(t.Context(), f.source(make(t).Dir)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("linked worktree dirty", func(t *testing.T) {
+		f := newFixture(t)
+		repo := testenv.RepoWorktree(t)
+		write(t, filepath.Join(repo.Dir, "README.md"), "changed")
+		wantCode(t, f.CheckClean(t.Context(), f.source(repo.Dir)), policy.CodeSourceDirty)
+	})
+}
+
+// stale makes every index entry of the repository's need a comparison.
+func stale(t *testing.T, dir string) {
+	t.Helper()
+	now := time.Now()
+	if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Name() == ".git" {
+			return filepath.SkipDir
+		}
+		if err == nil && d.Type().IsRegular() {
+			return os.Chtimes(path, now, now)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCheckCleanFiltered(t *testing.T) {
+	f := newFixture(t)
+	content := strings.Repeat("big\n", 1000)
+	pointer, err := lfsPointer(strings.NewReader(content), int64(len(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo := testenv.RepoSmall(t)
+	repo = testenv.Commit(t, repo, "filtered", map[string]*testenv.Entry{
+		".gitattributes": {Data: "*.bin filter=lfs diff=lfs merge=lfs -text\n*.txt text eol=crlf\n"},
+		"big.bin":        {Data: string(pointer)},
+		"dos.txt":        {Data: "one\ntwo\n"},
+		"plain.c":        {Data: "one\ntwo\n"},
+	})
+	src := f.source(repo.Dir)
+	write(t, filepath.Join(repo.Dir, "big.bin"), content) // as git-lfs's smudge filter would
+	stale(t, repo.Dir)
+	if err := f.CheckClean(t.Context(), src); err != nil {
+		t.Errorf("LFS content that matches its pointer: %v", err)
+	}
+	write(t, filepath.Join(repo.Dir, "big.bin"), content+"more")
+	wantCode(t, f.CheckClean(t.Context(), src), policy.CodeSourceDirty)
+	write(t, filepath.Join(repo.Dir, "big.bin"), content)
+	write(t, filepath.Join(repo.Dir, "plain.c"), "one\r\ntwo\r\n")
+	wantCode(t, f.CheckClean(t.Context(), src), policy.CodeSourceDirty) // nothing says that this is the same
+}
+
+// A user whose global autocrlf is true has CRLF in the tree and LF in the
+// blobs, and says so nowhere in the repository.
+func TestCheckCleanGlobalAutoCRLF(t *testing.T) {
+	f := newFixture(t)
+	repo := testenv.RepoSmall(t)
+	dir := filepath.Join(t.TempDir(), "clone")
+	testenv.Git(t, "", "-c", "core.autocrlf=true", "clone", "--quiet", repo.Dir, dir)
+	if b, _ := os.ReadFile(filepath.Join(dir, "README.md")); !strings.Contains(string(b), "\r\n") {
+		t.Fatal("the clone has no CRLF")
+	}
+	for range 2 {
+		if err := f.CheckClean(t.Context(), f.source(dir)); err != nil {
+			t.Error(err)
+		}
+		// Racy: the index is not younger than the files.
+		st, err := os.Stat(filepath.Join(dir, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(filepath.Join(dir, ".git/index"), st.ModTime(), st.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "README.md"), "# other\r\n")
+	wantCode(t, f.CheckClean(t.Context(), f.source(dir)), policy.CodeSourceDirty)
+}
