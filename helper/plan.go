@@ -63,7 +63,7 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 		mounts.Proc{Target: "/proc"},
 		mounts.Dev{Target: "/dev"},
 		mounts.Tmpfs{Target: "/tmp", Mode: 0o1777, Attr: inside},
-		mounts.Tmpfs{Target: homeAt, Mode: 0o700, Attr: inside},
+		mounts.Tmpfs{Target: homeAt, Mode: 0o700, Worker: true, Attr: inside},
 		mounts.Dir{Target: "/var", Mode: 0o755},
 		mounts.Symlink{Target: "/var/tmp", To: "../tmp"},
 	)

@@ -76,6 +76,10 @@ func (b *script) pivot() {
 	// directory is needed for it (pivot_root(2)).
 	b.Add(unix.SYS_PIVOT_ROOT, b.dot, b.dot)
 	b.Add(unix.SYS_UMOUNT2, b.dot, num(unix.MNT_DETACH))
+	if needsStage(b.spec.Plan) {
+		// That was the stage, which lay on the old root.
+		b.Add(unix.SYS_UMOUNT2, b.dot, num(unix.MNT_DETACH))
+	}
 	b.Add(unix.SYS_CHDIR, b.slash)
 	b.step("making the root read-only", policy.CodeMountFailed, "")
 	b.setattr(slotRoot.Arg(), b.empty, unix.AT_EMPTY_PATH, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})

@@ -155,9 +155,21 @@ func (b *script) overlay(o mounts.Overlay, made map[string]bool) {
 	}
 	// Trusted xattrs are not to be had in a user namespace (overlayfs, Linux 5.11).
 	opts = append(opts, option{key: "userxattr"})
+	// overlayfs makes files with the credentials of whoever mounted it. An
+	// idmapped layer maps only the Worker's ids to the disk's, so as anybody else
+	// the work directory cannot be made (EOVERFLOW) and the overlay comes out
+	// read-only. NO_SETUID_FIXUP keeps the capabilities over the change.
+	b.Add(unix.SYS_PRCTL, num(unix.PR_SET_SECUREBITS), num(noSetuidFixup), num(0), num(0), num(0))
+	b.Add(unix.SYS_SETFSGID, num(b.spec.gid()))
+	b.Add(unix.SYS_SETFSUID, num(b.spec.uid()))
 	b.newfs("overlay", int(attr), opts...)
+	b.Add(unix.SYS_SETFSUID, num(0)) // without a mapping of 0 nothing changes
+	b.Add(unix.SYS_SETFSGID, num(0))
 	b.mountOn(o.Target, made)
 }
+
+// noSetuidFixup is SECBIT_NO_SETUID_FIXUP, capabilities(7).
+const noSetuidFixup = 4
 
 // layer attaches a source below the stage and returns its name there.
 func (b *script) layer(s mounts.Source) string {

@@ -21,7 +21,7 @@ import (
 func RunEmbedded(ctx context.Context, req RunRequest) (res RunResult, err error) {
 	ctx, stopSignals := untilStarted(ctx, req.Signals)
 	defer stopSignals()
-	src, err := gitcache.ParseSource(req.Repo, req.Dir)
+	src, err := sourceOf(req.Repo, req.Dir)
 	if err != nil {
 		return res, err
 	}
@@ -40,6 +40,19 @@ func RunEmbedded(ctx context.Context, req RunRequest) (res RunResult, err error)
 		res.Warnings = append(res.Warnings, *policy.AsDiagnostic(rerr))
 	}
 	return res, err
+}
+
+// sourceOf reads a source as the caller wrote it, relative to dir or the working
+// directory.
+func sourceOf(s, dir string) (gitcache.Source, error) {
+	if dir == "" {
+		wd, err := os.Getwd()
+		if err != nil {
+			return gitcache.Source{}, policy.Errorf(policy.CodeSourceUnreadable, "runtime.source", "there is no working directory").Because(err)
+		}
+		dir = wd
+	}
+	return gitcache.ParseSource(s, dir)
 }
 
 // recoverBeside removes what earlier runs left behind, while git works. Another

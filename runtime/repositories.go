@@ -15,7 +15,7 @@ import (
 // AddRepository registers a source. It must be reachable by the Runtime, which
 // looks at it at the first resolve or fetch.
 func (r *Runtime) AddRepository(ctx context.Context, req AddRepositoryRequest) (Repository, error) {
-	src, err := gitcache.ParseSource(req.Source, "")
+	src, err := sourceOf(req.Source, "/")
 	if err != nil {
 		return Repository{}, err
 	}
