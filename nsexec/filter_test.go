@@ -3,6 +3,8 @@ package nsexec
 import (
 	"encoding/binary"
 	"runtime"
+	"strconv"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,3 +45,18 @@ func denyCall(errno uint32, nrs ...uint32) []byte {
 	}
 	return rawFilter(append(prog, unix.SockFilter{Code: bpfRet, K: unix.SECCOMP_RET_ALLOW})...)
 }
+
+// loadFilter confines every thread of this process.
+func loadFilter(raw []byte) error {
+	prog := struct {
+		n   uint64
+		ptr unsafe.Pointer
+	}{uint64(len(raw) / 8), unsafe.Pointer(&raw[0])}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func num10(v uint64) string { return strconv.FormatUint(v, 10) }

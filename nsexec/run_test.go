@@ -206,7 +206,8 @@ func TestWallClock(t *testing.T) {
 func TestSignalsAreForwarded(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGCHLD, syscall.SIGKILL, 40} {
 		r, w, _ := os.Pipe()
-		s := newSpec("/bin/sh", "-c", "echo ready; sleep 30")
+		// Not a shell: dash -c catches SIGINT, and may hold it back behind a child.
+		s := newSpec("/usr/bin/perl", "-e", "$|=1; print qq(ready\n); sleep 30")
 		s.Stdio[1] = w
 		p, err := Launch(testContext(t), s)
 		w.Close()
@@ -219,7 +220,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 		if err := p.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		if sig == syscall.SIGCHLD { // ignored by the shell: send one that is not
+		if sig == syscall.SIGCHLD { // ignored: send one that is not
 			if err := p.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
