@@ -161,6 +161,9 @@ func (r *repo) build(ctx context.Context, tmp string, h head, src Source, l *loc
 // checkVersion is done when a mirror is made, not at every start.
 func (c *Cache) checkVersion(ctx context.Context) error {
 	out, err := c.run(ctx, command{args: []string{"version"}})
+	if ctx.Err() != nil {
+		return gitFailure(opFetch, "", err)
+	}
 	if err != nil {
 		return policy.Errorf(policy.CodeGitMissing, opFetch, "git does not run").Because(err)
 	}
