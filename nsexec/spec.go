@@ -52,7 +52,7 @@ type Spec struct {
 	Filter []byte
 
 	Rlimits     []Rlimit
-	Nice        int
+	Nice        int // never less than the launcher's own
 	OOMScoreAdj int
 	Umask       uint32 // 0 is 022
 

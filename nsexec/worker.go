@@ -21,7 +21,7 @@ func (b *script) worker() error {
 		b.oomScore()
 	}
 	b.step("setting the limits", policy.CodeLimitsInvalid, "")
-	if s.Nice != 0 {
+	if s.Nice > niceValue() { // lowering it needs a privilege: the launcher's own value stays
 		b.Add(unix.SYS_SETPRIORITY, num(unix.PRIO_PROCESS), num(0), num(s.Nice))
 	}
 	for _, r := range s.Rlimits {
@@ -46,6 +46,15 @@ func (b *script) worker() error {
 	}
 	b.exec()
 	return nil
+}
+
+// niceValue is the launcher's own, which the Worker inherits.
+func niceValue() int {
+	v, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		return 0
+	}
+	return 20 - v // getpriority(2): the raw call returns 20 - nice
 }
 
 // oomScore sets oom_score_adj. With an id range only the launcher may write it.
