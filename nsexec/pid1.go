@@ -10,14 +10,24 @@ import (
 	"yoi.dev/yoi-runtime/policy"
 )
 
-// openLogs opens the log files through a detached mount of their directory:
-// the kernel then has no more of their path to show than their names.
-func (b *script) openLogs() {
-	l := b.spec.Logs
-	b.step("opening the log files", policy.CodeLaunchFailed, "")
-	b.openTree(l.Dir, false, false, 0)
+// logTree takes a detached mount of the log directory, while the host's tree is
+// there: of a file opened through it the kernel has no more of the path to show
+// than its name.
+func (b *script) logTree() {
+	b.step("opening the log directory", policy.CodeLaunchFailed, "")
+	b.openTree(b.spec.Logs.Dir, false, false, 0)
 	b.Add(unix.SYS_DUP, slotTree.Arg()).Save(slotLogs)
 	b.Add(unix.SYS_CLOSE, slotTree.Arg())
+}
+
+// openLogs opens the files as the Worker: through an idmapped mount nobody else
+// may be mapped.
+func (b *script) openLogs() {
+	l := b.spec.Logs
+	if l.Dir == (mounts.Source{}) {
+		return
+	}
+	b.step("opening the log files", policy.CodeLaunchFailed, "")
 	how := replay.Struct(b.Program, unix.OpenHow{Flags: unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_CLOEXEC, Mode: 0o600,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
 	for i, name := range []string{"", l.Stdout, l.Stderr} {

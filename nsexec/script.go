@@ -85,6 +85,7 @@ func (b *script) build() error {
 	b.pivot()
 	b.parked()
 	b.confine()
+	b.openLogs()
 	b.terminal()
 	b.beforeFork()
 	b.step("starting the Worker's process", policy.CodeLaunchFailed, "")

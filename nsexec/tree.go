@@ -52,7 +52,7 @@ func (b *script) tree() error {
 		b.one(op, made)
 	}
 	if b.spec.Logs.Dir != (mounts.Source{}) {
-		b.openLogs()
+		b.logTree()
 	}
 	return nil
 }
