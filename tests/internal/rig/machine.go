@@ -1,0 +1,161 @@
+package rig
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine is what the machine looked like when a test began: its mounts,
+// cgroups, System V objects and this process' children.
+type Machine struct {
+	mounts, cgroups, ipc []string
+	children             map[int]bool
+}
+
+// Before looks at the machine. This process becomes a subreaper, prctl(2): what
+// the product orphans becomes its child, and is seen.
+func Before(t testing.TB) *Machine {
+	t.Helper()
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	m := &Machine{mounts: mounts(t), cgroups: cgroups(), ipc: ipc(t), children: map[int]bool{}}
+	for _, pid := range children() {
+		m.children[pid] = true
+	}
+	return m
+}
+
+// Unchanged fails the test if there is anything now that was not there before.
+// Namespaces are torn down behind the last exit, so it waits a moment.
+func (m *Machine) Unchanged(t testing.TB) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		left := m.new(t)
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			for _, l := range left {
+				t.Errorf("left on the machine: %s", l)
+			}
+			m.killNew()
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (m *Machine) new(t testing.TB) []string {
+	var left []string
+	for name, pair := range map[string][2][]string{
+		"mount": {m.mounts, mounts(t)}, "cgroup": {m.cgroups, cgroups()}, "ipc object": {m.ipc, ipc(t)},
+	} {
+		for _, d := range Difference(pair[0], pair[1]) {
+			if strings.HasPrefix(d, "+ ") {
+				left = append(left, name+" "+d[2:])
+			}
+		}
+	}
+	for _, pid := range children() {
+		if m.children[pid] || reap(pid) {
+			continue
+		}
+		left = append(left, Process(pid))
+	}
+	return left
+}
+
+func (m *Machine) killNew() {
+	for _, pid := range children() {
+		if !m.children[pid] {
+			_ = unix.Kill(pid, unix.SIGKILL) // our unreaped child: the number is its own
+		}
+	}
+}
+
+// Process describes a process for a message.
+func Process(pid int) string {
+	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return fmt.Sprintf("process %d %s %q", pid, exe, strings.ReplaceAll(string(cmdline), "\x00", " "))
+}
+
+// reap takes a dead orphan away and reports whether it did. Orphans are not in
+// any exec.Cmd's hands, and no command runs while a test looks for them.
+func reap(pid int) bool {
+	got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	return (err == nil && got == pid) || err == unix.ECHILD
+}
+
+func children() []int {
+	var pids []int
+	files, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for s := range strings.FieldsSeq(string(b)) {
+			if pid, err := strconv.Atoi(s); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func mounts(t testing.TB) []string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+// cgroups lists those with our name: the machine's own come and go.
+func cgroups() []string {
+	var out []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.Contains(d.Name(), "yoi") {
+			out = append(out, path)
+		}
+		return nil // it may vanish while we look
+	})
+	return out
+}
+
+func ipc(t testing.TB) []string {
+	var out []string
+	for _, f := range []string{"shm", "sem", "msg"} {
+		b, err := os.ReadFile("/proc/sysvipc/" + f)
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if fields := strings.Fields(line); len(fields) > 1 {
+				out = append(out, f+" "+fields[0]+" "+fields[1])
+			}
+		}
+	}
+	return out
+}
+
+// Eventually waits up to ten seconds for something that another process does.
+func Eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}
