@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
@@ -184,7 +185,20 @@ func TestResolveWarmCost(t *testing.T) {
 	f.pristine(p)
 	count("a warm resolve", 1, func() { f.resolve(src, "HEAD") })
 	count("a whole commit id", 0, func() { f.resolve(src, "commit:"+p.CommitID) })
-	count("a clean check", 1, func() {
+	stale(t, repo.Dir)
+	count("a clean check of touched files", 1, func() {
+		if err := f.CheckClean(t.Context(), src); err != nil {
+			t.Fatal(err)
+		}
+	})
+	old := time.Now().Add(-time.Hour)
+	for _, name := range strings.Fields(repo.Git(t, "ls-files")) {
+		if err := os.Chtimes(filepath.Join(repo.Dir, name), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	repo.Git(t, "update-index", "--refresh")
+	count("a clean check of untouched files", 0, func() {
 		if err := f.CheckClean(t.Context(), src); err != nil {
 			t.Fatal(err)
 		}

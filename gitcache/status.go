@@ -28,7 +28,8 @@ type change struct {
 
 // CheckClean refuses a local source whose working tree differs from its HEAD,
 // or that is in the middle of an operation. A bare or remote source is clean.
-// One git process in the usual case; it may run beside Resolve.
+// No git process where nothing was touched, else one, or two where a filter's
+// files have to be compared; it may run beside Resolve.
 func (c *Cache) CheckClean(ctx context.Context, src Source) error {
 	if !src.isLocal() {
 		return nil
@@ -42,6 +43,10 @@ func (c *Cache) CheckClean(ctx context.Context, src Source) error {
 		return err
 	}
 	if d.top == "" {
+		return nil
+	}
+	operations := d.operations()
+	if len(operations) == 0 && r.provablyClean(ctx, d) {
 		return nil
 	}
 	v, err := r.openView(d)
@@ -59,7 +64,6 @@ func (c *Cache) CheckClean(ctx context.Context, src Source) error {
 	if changes, err = c.dropFiltered(ctx, v, changes); err != nil {
 		return gitFailure(opClean, "the source's files could not be compared", err)
 	}
-	operations := d.operations()
 	if len(changes) == 0 && len(operations) == 0 {
 		return nil
 	}

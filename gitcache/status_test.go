@@ -31,6 +31,34 @@ func TestCheckClean(t *testing.T) {
 			write(t, filepath.Join(r.Dir, "junk"), "x")
 		}, nil},
 		{"unstaged", func(t *testing.T, r testenv.Repo) { write(t, filepath.Join(r.Dir, "README.md"), "changed") }, []string{"1 unstaged", "unstaged README.md"}},
+		{"same size and time", func(t *testing.T, r testenv.Repo) {
+			path := filepath.Join(r.Dir, "README.md")
+			st, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(1100 * time.Millisecond) // git compares whole seconds of the change time
+			write(t, path, strings.Repeat("x", int(st.Size())))
+			if err := os.Chtimes(path, st.ModTime(), st.ModTime()); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"unstaged README.md"}},
+		{"untracked deep", func(t *testing.T, r testenv.Repo) { write(t, filepath.Join(r.Dir, "src/new"), "x") }, []string{"untracked src/new"}},
+		{"replaced", func(t *testing.T, r testenv.Repo) {
+			os.Remove(filepath.Join(r.Dir, "Makefile"))
+			write(t, filepath.Join(r.Dir, "makefile"), "x")
+		}, []string{"unstaged Makefile", "untracked makefile"}},
+		{"directory for a link", func(t *testing.T, r testenv.Repo) {
+			os.Rename(filepath.Join(r.Dir, "src"), filepath.Join(r.Dir, ".git/src"))
+			os.Symlink(".git/src", filepath.Join(r.Dir, "src"))
+		}, []string{"unstaged src/main.c"}},
+		{"staged and undone", func(t *testing.T, r testenv.Repo) {
+			write(t, filepath.Join(r.Dir, "README.md"), "x")
+			r.Git(t, "add", "README.md")
+			r.Git(t, "show", "HEAD:README.md")
+			os.WriteFile(filepath.Join(r.Dir, "README.md"), []byte(r.Git(t, "show", "HEAD:README.md")+"\n"), 0o644)
+		}, []string{"staged README.md"}},
+		{"other branch's index", func(t *testing.T, r testenv.Repo) { r.Git(t, "symbolic-ref", "HEAD", "refs/heads/topic") }, []string{"staged"}},
 		{"deleted", func(t *testing.T, r testenv.Repo) { os.Remove(filepath.Join(r.Dir, "README.md")) }, []string{"unstaged README.md"}},
 		{"mode", func(t *testing.T, r testenv.Repo) { os.Chmod(filepath.Join(r.Dir, "README.md"), 0o755) }, []string{"unstaged README.md"}},
 		{"staged", func(t *testing.T, r testenv.Repo) {
@@ -60,8 +88,17 @@ func TestCheckClean(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture(t)
 			repo := testenv.RepoSmall(t)
+			src := f.source(repo.Dir)
+			f.resolve(src, "HEAD") // or the fast answer could not be wrong
+			old := time.Now().Add(-time.Hour)
+			for _, name := range strings.Fields(repo.Git(t, "ls-files")) {
+				if err := os.Chtimes(filepath.Join(repo.Dir, name), old, old); err != nil {
+					t.Fatal(err)
+				}
+			}
+			repo.Git(t, "update-index", "--refresh")
 			c.make(t, repo)
-			err := f.CheckClean(t.Context(), f.source(repo.Dir))
+			err := f.CheckClean(t.Context(), src)
 			if c.want == nil {
 				if err != nil {
 					t.Error(err)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -211,6 +213,7 @@ func TestSameAsPlainClone(t *testing.T) {
 
 func TestTreeModesAndTimes(t *testing.T) {
 	f := newFixture(t)
+	defer unix.Umask(unix.Umask(0o077)) // a daemon's must not reach the Worker's files
 	repo := testenv.RepoOddNames(t)
 	p := f.resolve(f.source(repo.Dir), "HEAD")
 	tree, _ := f.pristine(p)
@@ -235,6 +238,12 @@ func TestTreeModesAndTimes(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+	// The objects are read by another user of the host, through a bind mount.
+	for _, dir := range []string{f.bare("odd") + "/objects", f.path(tree.RelPath + "/.git")} {
+		if out := run(t, "find", dir, "-not", "-perm", "-o=r"); out != "" {
+			t.Errorf("not readable by others:\n%s", out)
+		}
 	}
 }
 
