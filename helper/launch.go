@@ -48,6 +48,8 @@ type attempt struct {
 	resources []ledger.Resource
 	opened    []*os.File
 	idRange   idRange
+	// allocation is the locked execution-workspaces/<id>/lock.
+	allocation *os.File
 }
 
 func (a *attempt) keep(f *os.File) *os.File {
@@ -66,6 +68,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		}
 		a.idRange = g
 		a.keep(g.lock)
+	}
+	if err := a.occupy(); err != nil {
+		return nil, err
 	}
 	if err := a.intend(ctx); err != nil {
 		return nil, err
@@ -126,6 +131,27 @@ func (a *attempt) logs(s *nsexec.Spec) error {
 		return err
 	}
 	s.Logs = nsexec.Logs{Dir: dir, Stdout: "stdout", Stderr: "stderr"}
+	return nil
+}
+
+// occupy takes the allocation's lock for the Worker: PID 1 will hold it. Two
+// sandboxes must not mount one upper directory at once (overlayfs: the result
+// is undefined), and two Workers in one tree is what allocations are there to
+// prevent.
+func (a *attempt) occupy() error {
+	const op = "helper.launch"
+	f, err := a.l.root.OpenFile(rootdir.Workspace(a.req.AllocationID)+"/lock", unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return diskError(op, err)
+	}
+	a.allocation = a.keep(f)
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return policy.Errorf(policy.CodeAllocationInUse, op, "a live worker stands on %s", a.req.AllocationID)
+	}
+	if err != nil {
+		return policy.Errorf(policy.CodeLaunchFailed, op, "the workspace's lock cannot be taken").Because(err)
+	}
 	return nil
 }
 
@@ -217,7 +243,7 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		Hostname: "worker", HostNetwork: req.HostNetwork,
 		Rlimits: rlimits(req.Limits), Nice: req.Limits.Nice, OOMScoreAdj: req.Limits.OOMScoreAdj, Umask: 0o022,
 		WallClock: req.Limits.WallClock, DieWithParent: req.DieWithParent,
-		Hold: []*os.File{w.lock}, Outcome: w.outcome,
+		Hold: []*os.File{w.lock, a.allocation}, Outcome: w.outcome,
 		Terminal: req.Terminal,
 	}
 	s.Winsize.Rows, s.Winsize.Cols = req.Rows, req.Columns

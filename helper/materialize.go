@@ -97,6 +97,9 @@ func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Str
 		defer d.Close()
 		dirs[name] = d
 	}
+	if err := l.workDirs(dirs["mounts"], res.Repositories); err != nil {
+		return diskError(op, err)
+	}
 	for i := range res.Repositories {
 		if plan[i] == nil {
 			continue
@@ -104,6 +107,30 @@ func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Str
 		if err := l.clone(ctx, plan[i], res.Repositories[i], dirs, res); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// workDirs makes the directories that overlayfs wants beside the upper ones: see
+// veiled in plan.go.
+func (l *Local) workDirs(mounts *os.File, trees []RepositoryTree) error {
+	top, err := l.root.MkdirAt(mounts, overlayWork, 0o700)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	names := []string{scratchWork}
+	for _, t := range trees {
+		if t.Strategy != policy.StrategyOverlay && t.Strategy != policy.StrategyDirect {
+			names = append(names, string(t.RepositoryID))
+		}
+	}
+	for _, n := range names {
+		d, err := l.root.MkdirAt(top, n, 0o700)
+		if err != nil {
+			return err
+		}
+		d.Close()
 	}
 	return nil
 }

@@ -73,13 +73,13 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 	for _, p := range readOnlyProc {
 		ops = append(ops, mounts.ReadOnlyPath{Target: p})
 	}
-	scratch, err := src.source(rootdir.Scratch(req.AllocationID), inside)
+	scratchAttr := inside
+	scratchAttr.NoExec = req.NoExec
+	scratch, err := veiled(src, req.AllocationID, scratchAt, "scratch", scratchWork, scratchAttr)
 	if err != nil {
 		return mounts.Plan{}, err
 	}
-	scratchAttr := inside
-	scratchAttr.NoExec = req.NoExec
-	ops = append(ops, mounts.Bind{Target: scratchAt, Source: scratch, Attr: scratchAttr})
+	ops = append(ops, scratch)
 	for _, t := range req.Repositories {
 		more, err := repositoryOps(req, t, &direct, src)
 		if err != nil {
@@ -107,13 +107,10 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 	if err != nil {
 		return nil, err
 	}
-	ops := []mounts.Op{mounts.Bind{Target: objectsAt + "/" + string(t.RepositoryID), Source: objects, Attr: ro}}
+	ops := []mounts.Op{mounts.Overlay{Target: objectsAt + "/" + string(t.RepositoryID), Lower: []mounts.Source{objects}, Attr: ro}}
 	if t.Strategy != policy.StrategyOverlay {
-		s, err := src.source(rootdir.Repository(req.AllocationID, t.RepositoryID), attr)
-		if err != nil {
-			return nil, err
-		}
-		return append(ops, mounts.Bind{Target: at, Source: s, Attr: attr}), nil
+		o, err := veiled(src, req.AllocationID, at, "root/"+string(t.RepositoryID), string(t.RepositoryID), attr)
+		return append(ops, o), err
 	}
 	lower, err := src.source(rootdir.Tree(t.RepositoryID, t.TreeKey), mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true})
 	if err != nil {
@@ -125,3 +122,22 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 	}
 	return append(ops, mounts.Overlay{Target: at, Lower: []mounts.Source{lower}, Data: layers, Upper: "upper", Work: "work", Attr: attr}), nil
 }
+
+// veiled mounts a directory of the allocation by way of an overlay that has it
+// as its only real layer. A plain bind mount would do the same, but its root's
+// path on the host stands in /proc/self/mountinfo for the Worker to read
+// (proc_pid_mountinfo(5)); an overlay shows only "/". work names the directory
+// below mounts/.work that overlayfs wants beside the upper one.
+func veiled(src sources, id policy.AllocationID, at, upper, work string, attr mounts.Attr) (mounts.Op, error) {
+	data, err := src.source(rootdir.Workspace(id), mounts.Attr{NoSuid: true, NoDev: true})
+	if err != nil {
+		return nil, err
+	}
+	return mounts.Overlay{Target: at, Data: data, Upper: upper, Work: "mounts/" + overlayWork + "/" + work, Attr: attr}, nil
+}
+
+// Neither is a repository's id.
+const (
+	overlayWork = ".work"
+	scratchWork = ".scratch"
+)

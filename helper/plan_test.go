@@ -55,18 +55,18 @@ func launchOf(strategy policy.StrategyName, key string) LaunchRequest {
 func TestPlanNamesOnlyTheAllocation(t *testing.T) {
 	for _, s := range []policy.StrategyName{policy.StrategyReflink, policy.StrategyBtrfsSnapshot, policy.StrategyCopy, policy.StrategyGitWorktree} {
 		ops, asked := planOf(t, launchOf(s, testTree))
-		want := []string{"execution-workspaces/ws-1/root/app", "execution-workspaces/ws-1/scratch", "repository-cache/git/app/bare.git/objects"}
+		want := []string{"execution-workspaces/ws-1", "execution-workspaces/ws-1", "repository-cache/git/app/bare.git/objects"}
 		slices.Sort(asked)
 		if !slices.Equal(asked, want) {
 			t.Errorf("%s asks for %q, want %q", s, asked, want)
 		}
-		objects := ops["/run/yoi/objects/app"].(mounts.Bind)
-		if !objects.Attr.ReadOnly || !objects.Attr.NoExec {
-			t.Errorf("%s: the cache's objects are mounted %+v", s, objects.Attr)
+		objects := ops["/run/yoi/objects/app"].(mounts.Overlay)
+		if !objects.Attr.ReadOnly || !objects.Attr.NoExec || objects.Data != (mounts.Source{}) {
+			t.Errorf("%s: the cache's objects are mounted %+v", s, objects)
 		}
-		ws := ops["/workspace/app"].(mounts.Bind)
-		if ws.Attr.ReadOnly || !ws.Attr.NoSuid || !ws.Attr.NoDev {
-			t.Errorf("%s: the workspace is mounted %+v", s, ws.Attr)
+		ws := ops["/workspace/app"].(mounts.Overlay)
+		if ws.Attr.ReadOnly || !ws.Attr.NoSuid || !ws.Attr.NoDev || ws.Upper != "root/app" || ws.Work != "mounts/.work/app" {
+			t.Errorf("%s: the workspace is mounted %+v", s, ws)
 		}
 		usr := ops["/usr"].(mounts.Bind)
 		if !usr.Attr.ReadOnly || !usr.Attr.NoSuid || !usr.Attr.NoDev || !usr.Recursive {
@@ -83,11 +83,24 @@ func TestPlanOverlay(t *testing.T) {
 	}
 }
 
+// TestPlanBindsNothingOfTheRuntimeRoot: a bind mount's path on the host can be
+// read in /proc/self/mountinfo.
+func TestPlanBindsNothingOfTheRuntimeRoot(t *testing.T) {
+	for _, s := range []policy.StrategyName{policy.StrategyReflink, policy.StrategyOverlay, policy.StrategyGitWorktree} {
+		ops, _ := planOf(t, launchOf(s, testTree))
+		for target, op := range ops {
+			if b, ok := op.(mounts.Bind); ok && b.Source.Beneath != "" {
+				t.Errorf("%s: %s is a bind mount of %s", s, target, b.Source.Beneath)
+			}
+		}
+	}
+}
+
 func TestPlanReadOnlyLook(t *testing.T) {
 	req := launchOf(policy.StrategyCopy, testTree)
 	req.ReadOnly = true
 	ops, _ := planOf(t, req)
-	if !ops["/workspace/app"].(mounts.Bind).Attr.ReadOnly {
+	if !ops["/workspace/app"].(mounts.Overlay).Attr.ReadOnly {
 		t.Fatal("the workspace is writable")
 	}
 }
