@@ -147,7 +147,7 @@ func gitFailure(op, message string, err error) error {
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return policy.Errorf(policy.CodeCanceled, op, "the operation was canceled").Because(err)
-	case errors.Is(err, unix.ENOSPC), stderrHas(err, "No space left on device", "Disk quota exceeded"):
+	case noSpace(err):
 		return policy.Errorf(policy.CodeDiskFull, op, "the disk is full").Because(err)
 	}
 	return policy.Errorf(policy.CodeGitFailed, op, "%s", message).Because(err)

@@ -132,6 +132,7 @@ type gitError struct {
 	Command string
 	Exit    int
 	Stderr  string
+	full    bool // the cache's file system was full right after
 }
 
 func (e *gitError) Error() string {
@@ -150,6 +151,23 @@ func stderrHas(err error, texts ...string) bool {
 		}
 	}
 	return false
+}
+
+// noSpace recognizes a full disk. git does not always say why it could not
+// write a file, so the file system is asked too.
+func noSpace(err error) bool {
+	var ge *gitError
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) ||
+		errors.As(err, &ge) && (ge.full || stderrHas(err, "No space left on device", "Disk quota exceeded"))
+}
+
+func (c *Cache) diskFull() bool {
+	const little = 128 << 10
+	var st unix.Statfs_t
+	if unix.Statfs(c.dir, &st) != nil {
+		return false
+	}
+	return st.Bavail*uint64(st.Bsize) < little || (st.Files > 0 && st.Ffree == 0)
 }
 
 // run starts git in a process group of its own and returns its stdout. When
@@ -192,7 +210,7 @@ func (c *Cache) run(ctx context.Context, cmd command) ([]byte, error) {
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return stdout.Bytes(), &gitError{Command: subcommand(cmd.args), Exit: exit.ExitCode(), Stderr: stderr.text()}
+		return stdout.Bytes(), &gitError{Command: subcommand(cmd.args), Exit: exit.ExitCode(), Stderr: stderr.text(), full: c.diskFull()}
 	}
 	c.log.Debug("git", "command", subcommand(cmd.args), "error", err)
 	return stdout.Bytes(), err

@@ -252,7 +252,7 @@ func (r *repo) fetchError(src Source, partial bool, err error) error {
 	lacks := stderrHas(err, "missing blob", "missing tree", "missing commit", "missing object", "did not send all necessary objects",
 		"unable to read", "bad object", "unable to load root tree", "error: Could not read")
 	switch {
-	case stderrHas(err, "No space left on device", "Disk quota exceeded"):
+	case noSpace(err):
 		return refuse(policy.CodeDiskFull, "the disk is full")
 	case stderrHas(err, "not our ref", "unadvertised object"):
 		return err // fetchCommit names the commit

@@ -49,6 +49,9 @@ func TestPinOutlivesEverything(t *testing.T) {
 		if _, err := f.Fetch(t.Context(), src); err != nil {
 			t.Fatal(err)
 		}
+		if !exists(filepath.Join(f.bare("small"), pinRef("ws-1", p.CommitID))) {
+			t.Error("prune reached the pin")
+		}
 		if _, err := f.GC(t.Context(), src.ID, GCOptions{UnusedFor: expireNow, Expire: expireNow}); err != nil {
 			t.Fatal(err)
 		}
