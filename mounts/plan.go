@@ -66,8 +66,8 @@ type (
 	// DevPts attaches a private devpts with its own ptmx.
 	DevPts struct{ Target string }
 	// Dev makes a minimal /dev: null zero full random urandom tty (binds of the
-	// host's nodes), fd stdin stdout stderr ptmx (links), pts (DevPts) and shm
-	// (Tmpfs of ShmBytes).
+	// host's nodes), fd stdin stdout stderr ptmx (links), pts (DevPts) and shm, a
+	// writable noexec part of the root's tmpfs of ShmBytes; zero is 64 MiB.
 	Dev struct {
 		Target   string
 		ShmBytes uint64

@@ -170,3 +170,10 @@ func TestDeviceNodes(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestSharedMemoryIsWritableAndBounded(t *testing.T) {
+	got := sh(t, "cd /dev/shm && echo '#!/bin/sh' >x && chmod 755 x && (./x 2>/dev/null || echo noexec); (head -c 64M /dev/zero >big) 2>/dev/null || echo full; touch ../x ../../x 2>/dev/null || echo ro; stat -c %a .")
+	if got != "noexec\nfull\nro\n1777" {
+		t.Errorf("got %q", got)
+	}
+}

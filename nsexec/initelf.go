@@ -13,12 +13,11 @@ import (
 	"yoi.dev/yoi-runtime/policy"
 )
 
-// The init executable is one read-only page: header, code, filter.
+// The init executable is one read-only page: headers and code.
 const (
-	initBase   = 0x400000
-	initCode   = 0xc0
-	initFilter = 0x800 // init_amd64.s names its address
-	initSize   = 0x1000
+	initBase = 0x400000
+	initCode = 0xc0
+	initSize = 0x1000
 )
 
 var initEnd = []byte("yoi-end!\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8")
@@ -70,7 +69,7 @@ func initFailed(call string, err error) error {
 
 // initImage builds a static ELF executable (elf(5)) around the code.
 func initImage() ([]byte, error) {
-	window := unsafe.Slice((*byte)(initAddr()), initFilter-initCode)
+	window := unsafe.Slice((*byte)(initAddr()), initSize/2-initCode)
 	n := bytes.Index(window, initEnd)
 	if n < 0 {
 		return nil, policy.Errorf(policy.CodeInternal, opLaunch, "the sandbox's init has no end mark")
@@ -98,31 +97,5 @@ func initImage() ([]byte, error) {
 	le.PutUint32(stack, 0x6474e551) // PT_GNU_STACK, not executable
 	le.PutUint32(stack[4:], 6)
 	copy(image[initCode:], window[:n])
-	putInitFilter(image[initFilter:], initBase+initFilter)
 	return image, nil
-}
-
-// putInitFilter writes a struct sock_fprog and its program: PID 1 may do what
-// its loop does and nothing else.
-func putInitFilter(b []byte, addr uint64) {
-	allowed := []uint32{unix.SYS_PPOLL, unix.SYS_READ, unix.SYS_WAIT4, unix.SYS_KILL, unix.SYS_CLOCK_GETTIME,
-		unix.SYS_PWRITE64, unix.SYS_FDATASYNC, unix.SYS_EXIT_GROUP}
-	const ld, jeq, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	n := uint8(len(allowed))
-	prog := []unix.SockFilter{
-		{Code: ld, K: 4}, {Code: jeq, K: unix.AUDIT_ARCH_X86_64, Jf: n + 1},
-		{Code: ld, K: 0},
-	}
-	for i, nr := range allowed {
-		prog = append(prog, unix.SockFilter{Code: jeq, K: nr, Jt: n - uint8(i)})
-	}
-	prog = append(prog, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_KILL_PROCESS}, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_ALLOW})
-	le := binary.LittleEndian
-	le.PutUint16(b, uint16(len(prog)))
-	le.PutUint64(b[8:], addr+16)
-	for i, f := range prog {
-		le.PutUint16(b[16+8*i:], f.Code)
-		b[18+8*i], b[19+8*i] = f.Jt, f.Jf
-		le.PutUint32(b[20+8*i:], f.K)
-	}
 }

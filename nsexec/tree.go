@@ -41,6 +41,7 @@ func (b *script) tree() error {
 	if inodes == 0 {
 		inodes = rootInodes
 	}
+	size += shmBytes(b.spec.Plan)
 	b.newfs("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, option{"mode", "0755"},
 		option{"size", strconv.FormatUint(size, 10)}, option{"nr_inodes", strconv.FormatUint(inodes, 10)})
 	b.attach(slotTree.Arg(), atCwd, b.slash)

@@ -64,7 +64,6 @@ func (b *script) bind(o mounts.Bind, made map[string]bool) {
 	newTarget := !made[o.Target]
 	count(1, bits != 0)
 	count(1, newTarget)
-	count(1, newTarget && o.IsFile)
 	rest += 2 // attach, close
 	b.openTree(o.Source, o.Recursive, o.Optional, rest)
 	if bits != 0 {
@@ -84,9 +83,7 @@ func (b *script) bind(o mounts.Bind, made map[string]bool) {
 }
 
 func (b *script) emptyFile(target string) {
-	b.Add(unix.SYS_OPENAT, slotRoot.Arg(), b.rel(target),
-		num(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), num(0o444)).Save(slotFD)
-	b.Add(unix.SYS_CLOSE, slotFD.Arg())
+	b.Add(unix.SYS_MKNODAT, slotRoot.Arg(), b.rel(target), num(unix.S_IFREG|0o444), num(0))
 }
 
 func (b *script) tmpfs(o mounts.Tmpfs, made map[string]bool) {
@@ -128,8 +125,32 @@ func (b *script) dev(o mounts.Dev, made map[string]bool) {
 		b.Add(unix.SYS_SYMLINKAT, b.Str(l[1]), slotRoot.Arg(), b.rel(path.Join(o.Target, l[0])))
 	}
 	b.one(mounts.DevPts{Target: path.Join(o.Target, "pts")}, made)
-	b.one(mounts.Tmpfs{Target: path.Join(o.Target, "shm"), Mode: 0o1777, SizeBytes: o.ShmBytes,
-		Attr: mounts.Attr{NoSuid: true, NoDev: true, NoExec: true}}, made)
+	b.shm(path.Join(o.Target, "shm"))
+}
+
+// shm makes a writable mount of a directory of the root's tmpfs, whose own mount
+// is read-only in the end: a file system less to make and to destroy, which is
+// most of what a tmpfs costs. A Worker that fills it harms only itself, since
+// nobody else writes to that file system.
+func (b *script) shm(target string) {
+	b.mkdir(target, 0o1777)
+	b.Add(unix.SYS_OPEN_TREE, slotRoot.Arg(), b.rel(target), num(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Save(slotTree)
+	b.setattr(slotTree.Arg(), b.empty, unix.AT_EMPTY_PATH, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOEXEC})
+	b.attach(slotTree.Arg(), slotRoot.Arg(), b.rel(target))
+	b.Add(unix.SYS_CLOSE, slotTree.Arg())
+}
+
+// shmBytes is what the plan's Dev operations may use of the root's tmpfs.
+func shmBytes(p mounts.Plan) (n uint64) {
+	for _, op := range p.Ops {
+		if o, ok := op.(mounts.Dev); ok {
+			if o.ShmBytes == 0 {
+				o.ShmBytes = 64 << 20
+			}
+			n += o.ShmBytes
+		}
+	}
+	return n
 }
 
 // overlay attaches its layers below the stage and names them relative to it:
