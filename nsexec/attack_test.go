@@ -92,6 +92,7 @@ func TestOnlyThreeDescriptors(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	inherit(t, r)
+	inherit(t, w)
 	s := newSpec("/bin/sh", "-c", "echo /proc/self/fd/*")
 	s.Hold = []*os.File{w}
 	out, _ := run(t, s)
@@ -117,6 +118,9 @@ func TestMountsAreReadOnlyPrivateAndNoSuid(t *testing.T) {
 	for _, line := range strings.Split(sh(t, "cat /proc/self/mountinfo"), "\n") {
 		if strings.Contains(line, "shared:") || strings.Contains(line, "master:") {
 			t.Errorf("mount propagation is not private: %s", line)
+		}
+		if f := strings.Fields(line); f[4] == "/" && !strings.HasPrefix(f[5], "ro,") {
+			t.Errorf("not read-only: %s", line)
 		}
 		if f := strings.Fields(line); !strings.HasPrefix(f[4], "/dev/") && !strings.Contains(f[5], "nosuid") {
 			t.Errorf("not nosuid: %s", line)
