@@ -284,3 +284,29 @@ func processesWith(mark string) (pids []string) {
 	}
 	return pids
 }
+
+// A terminal's signals reach the whole foreground group; so must those of a
+// launcher in the terminal's place.
+func TestSignalsReachTheGroup(t *testing.T) {
+	r, w, _ := os.Pipe()
+	defer r.Close()
+	s := newSpec("/usr/bin/perl", "-e", `$|=1; my $p = fork; if (!$p) { $SIG{INT} = sub { print "child\n"; exit 0 }; print "ready\n"; sleep 30; exit 1 } $SIG{INT} = 'IGNORE'; waitpid $p, 0; print "parent\n"`)
+	s.Stdio[1] = w
+	p, err := Launch(testContext(t), s)
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(r, make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := io.ReadAll(r); err != nil || string(out) != "child\nparent\n" {
+		t.Errorf("got %q %v", out, err)
+	}
+	if o, err := p.Wait(testContext(t)); err != nil || o.ExitCode != 0 {
+		t.Errorf("%+v %v", o, err)
+	}
+}
