@@ -40,6 +40,9 @@ func (c *Cache) Pin(ctx context.Context, p policy.RepositoryPoint, holder string
 	if !policy.ValidOID(p.CommitID) {
 		return policy.Errorf(policy.CodeSelectorInvalid, opPin, "the point has no commit id")
 	}
+	if !r.exists() {
+		return policy.Errorf(policy.CodeRepositoryUnknown, opPin, "the repository %s is not in the cache", r.id)
+	}
 	res := r.pinResource(holder, p.CommitID)
 	if err := c.journal.Intend(ctx, res); err != nil {
 		return err

@@ -77,6 +77,9 @@ func parseStatus(out string) ([]change, error) {
 		if record == "" {
 			continue
 		}
+		if len(record) < 3 {
+			return nil, fmt.Errorf("malformed status record %q", record)
+		}
 		switch record[0] {
 		case '?':
 			changes = append(changes, change{kind: "untracked", path: record[2:]})

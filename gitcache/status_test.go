@@ -205,3 +205,38 @@ func TestCheckCleanGlobalAutoCRLF(t *testing.T) {
 	write(t, filepath.Join(dir, "README.md"), "# other\r\n")
 	wantCode(t, f.CheckClean(t.Context(), f.source(dir)), policy.CodeSourceDirty)
 }
+
+// Sources whose index is of another kind are clean too, and dirty when they are.
+func TestCheckCleanIndexKinds(t *testing.T) {
+	for name, make := range map[string]func(t *testing.T, r testenv.Repo){
+		"version 4":       func(t *testing.T, r testenv.Repo) { r.Git(t, "update-index", "--index-version", "4") },
+		"split":           func(t *testing.T, r testenv.Repo) { r.Git(t, "update-index", "--split-index") },
+		"untracked cache": func(t *testing.T, r testenv.Repo) { r.Git(t, "update-index", "--untracked-cache") },
+		"sparse":          func(t *testing.T, r testenv.Repo) { r.Git(t, "sparse-checkout", "set", "--cone", "doc") },
+		"sparse index": func(t *testing.T, r testenv.Repo) {
+			r.Git(t, "sparse-checkout", "set", "--cone", "--sparse-index", "doc")
+		},
+		"assume valid": func(t *testing.T, r testenv.Repo) { r.Git(t, "update-index", "--assume-unchanged", "Makefile") },
+		"no index": func(t *testing.T, r testenv.Repo) {
+			r.Git(t, "rm", "-rq", "--cached", ".")
+			r.Git(t, "reset", "-q", "--mixed")
+		},
+		"packed refs":   func(t *testing.T, r testenv.Repo) { r.Git(t, "pack-refs", "--all") },
+		"detached HEAD": func(t *testing.T, r testenv.Repo) { r.Git(t, "checkout", "-q", "--detach") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			repo := testenv.Commit(t, testenv.RepoSmall(t), "doc", map[string]*testenv.Entry{"doc/x": {Data: "x"}, "other/y": {Data: "y"}})
+			src := f.source(repo.Dir)
+			make(t, repo)
+			for range 2 { // before and after the cache knows HEAD
+				if err := f.CheckClean(t.Context(), src); err != nil {
+					t.Error(err)
+				}
+				f.resolve(src, "HEAD")
+			}
+			write(t, filepath.Join(repo.Dir, "README.md"), "changed")
+			wantCode(t, f.CheckClean(t.Context(), src), policy.CodeSourceDirty)
+		})
+	}
+}

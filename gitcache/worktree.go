@@ -19,6 +19,8 @@ const opWorktree = "gitcache.worktree"
 // that `worktree prune` leaves it alone and we can tell whose it is.
 const worktreeReason = "yoi "
 
+// worktreeResource names the entry by the allocation: git chooses the
+// directory's own name, so recovery calls RemoveWorktree and removes no path.
 func (r *repo) worktreeResource(allocation policy.AllocationID, p policy.RepositoryPoint) Resource {
 	return Resource{
 		Kind: "worktree_admin", Owner: string(allocation), Path: r.rel("bare.git/worktrees", string(allocation)),
