@@ -235,3 +235,11 @@ func TestOptionalBind(t *testing.T) {
 	_, _, err := tryRun(t, s)
 	wantCode(t, err, policy.CodeMountFailed)
 }
+
+// Go's own pipes are non-blocking, which no program expects of its stdout.
+func TestStdioIsBlocking(t *testing.T) {
+	out, _ := run(t, newSpec("/bin/sh", "-c", "grep flags /proc/$$/fdinfo/1"))
+	if out != "flags:\t0100001\n" && out != "flags:\t01\n" {
+		t.Errorf("got %q", out)
+	}
+}
