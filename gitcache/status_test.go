@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/gitcache/index"
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -42,6 +45,23 @@ func TestCheckClean(t *testing.T) {
 			if err := os.Chtimes(path, st.ModTime(), st.ModTime()); err != nil {
 				t.Fatal(err)
 			}
+		}, []string{"unstaged README.md"}},
+		{"racy and clean", func(t *testing.T, r testenv.Repo) { racy(t, r) }, nil},
+		{"racy and changed", func(t *testing.T, r testenv.Repo) {
+			path := filepath.Join(r.Dir, "README.md")
+			st, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, strings.Repeat("x", int(st.Size())))
+			racy(t, r)
+			entry := readEntry(t, r.Dir, "README.md")
+			var now unix.Statx_t
+			if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BASIC_STATS, &now); err != nil {
+				t.Fatal(err)
+			}
+			entry(index.FromStatx(&now)) // the index says the changed file is what it saw
+			racy(t, r)
 		}, []string{"unstaged README.md"}},
 		{"untracked deep", func(t *testing.T, r testenv.Repo) { write(t, filepath.Join(r.Dir, "src/new"), "x") }, []string{"untracked src/new"}},
 		{"replaced", func(t *testing.T, r testenv.Repo) {
@@ -112,6 +132,35 @@ func TestCheckClean(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// racy makes the index as old as the oldest file, so that stat data proves nothing.
+func racy(t *testing.T, r testenv.Repo) {
+	t.Helper()
+	old := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(r.Dir, ".git/index"), old, old); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// readEntry returns a function that replaces an entry's stat data.
+func readEntry(t *testing.T, dir, path string) func(index.Stat) {
+	t.Helper()
+	return func(s index.Stat) {
+		top, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer top.Close()
+		x, err := readIndex(top)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Patch(func(e index.Entry) (index.Stat, bool) { return s, string(e.Path) == path })
+		if err := writeIndex(top, x); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -3,6 +3,8 @@ package index
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -49,14 +51,20 @@ func (x *Index) rootTree(data []byte) ([]byte, bool) {
 type job struct {
 	path     string
 	files    []int // entries directly in it
+	racy     []int // those of them whose content has to be read
 	children int   // names that it must have, and no more
 }
 
+const (
+	maxRacy     = 1024
+	maxRacySize = 16 << 20
+)
+
 // MatchesTree reports whether the work tree holds exactly the index's files,
 // judged by stat data and names alone, where that is proof: every entry's stat
-// data is that of its file, none is racy (written is the index file's own
-// modification time), and no directory has a further name. False means only
-// that somebody has to look closer.
+// data is that of its file, and no directory has a further name. Racy entries
+// (not older than written, the index file's modification time) are hashed.
+// False means only that somebody has to look closer.
 func (x *Index) MatchesTree(ctx context.Context, tree *os.File, written time.Time) bool {
 	jobs, ok := x.jobs(written)
 	if !ok {
@@ -84,19 +92,16 @@ func (x *Index) MatchesTree(ctx context.Context, tree *os.File, written time.Tim
 }
 
 // jobs sorts the entries by directory. It gives up on what stat can't judge:
-// conflicts, skip-worktree and intent-to-add entries, racy entries.
+// conflicts, skip-worktree and intent-to-add entries, too many racy ones.
 func (x *Index) jobs(written time.Time) ([]*job, bool) {
 	byPath := map[string]*job{"": {}}
 	jobs := []*job{byPath[""]}
 	sec, nsec := uint32(written.Unix()), uint32(written.Nanosecond())
 	var last *job
+	racy := 0
 	for i := range x.at {
 		e := x.Entry(i)
 		if e.Stage != 0 || x.extended(i) || e.Mode&modeTypeMask == modeTree || bytes.HasSuffix(e.Path, []byte{'/'}) {
-			return nil, false
-		}
-		s := e.Stat
-		if !e.IsGitlink() && (s.MtimeSec > sec || (s.MtimeSec == sec && s.MtimeNsec >= nsec)) {
 			return nil, false
 		}
 		dir := e.Path[:max(bytes.LastIndexByte(e.Path, '/'), 0)]
@@ -104,11 +109,16 @@ func (x *Index) jobs(written time.Time) ([]*job, bool) {
 			last = addDir(byPath, &jobs, string(dir))
 		}
 		last.children++
-		if !e.IsGitlink() {
-			last.files = append(last.files, i)
+		if e.IsGitlink() {
+			continue
+		}
+		last.files = append(last.files, i)
+		if s := e.Stat; s.MtimeSec > sec || (s.MtimeSec == sec && s.MtimeNsec >= nsec) {
+			last.racy = append(last.racy, i)
+			racy++
 		}
 	}
-	return jobs, true
+	return jobs, racy <= maxRacy
 }
 
 // addDir finds or makes the job of a directory, and counts a new one in its parent.
@@ -159,7 +169,40 @@ func (x *Index) matchesDir(tree *os.File, j *job, buf []byte) bool {
 			return false
 		}
 	}
+	for _, i := range j.racy {
+		if !x.matchesContent(fd, x.Entry(i)) {
+			return false
+		}
+	}
 	return true
+}
+
+// matchesContent compares a file as it is, with no conversion, to its object.
+func (x *Index) matchesContent(dir int, e Entry) bool {
+	name := string(e.Path[bytes.LastIndexByte(e.Path, '/')+1:])
+	var content []byte
+	if e.Mode&modeTypeMask == unix.S_IFLNK {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(dir, name, buf)
+		if err != nil {
+			return false
+		}
+		content = buf[:n]
+	} else {
+		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return false
+		}
+		f := os.NewFile(uintptr(fd), name)
+		defer f.Close()
+		if content, err = io.ReadAll(io.LimitReader(f, maxRacySize+1)); err != nil || len(content) > maxRacySize {
+			return false
+		}
+	}
+	h := newHash(x.oidSize)
+	fmt.Fprintf(h, "blob %d\x00", len(content))
+	h.Write(content)
+	return bytes.Equal(h.Sum(nil), e.OID)
 }
 
 // countNames counts a directory's names, without the top's .git.
