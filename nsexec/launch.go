@@ -93,6 +93,7 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 	if err != nil {
 		_ = l.process.Kill()
 	}
+	l.awaitExec()
 	l.child.Wait()
 	stop()
 	if err = l.verdict(err); err != nil {
@@ -171,6 +172,28 @@ func (l *launching) attend() error {
 // release lets the child go on. If it is dead, that shows elsewhere.
 func (l *launching) release() {
 	_ = unix.Sendto(l.sync, []byte{'g'}, unix.MSG_NOSIGNAL, nil)
+}
+
+// awaitExec waits until the child's end of the socket is closed, which its exec
+// or its end does. That alone proves nothing (child.Wait does, at once then), but
+// it is the runtime poller's wait: one in a system call would keep a processor
+// from other launches until the scheduler notices.
+func (l *launching) awaitExec() {
+	if unix.SetNonblock(l.sync, true) != nil {
+		return
+	}
+	f := os.NewFile(uintptr(l.sync), "launch")
+	l.sync = -1
+	defer f.Close()
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	var b [1]byte
+	_ = conn.Read(func(fd uintptr) bool {
+		n, _, err := unix.Recvfrom(int(fd), b[:], 0)
+		return err != unix.EINTR && err != unix.EAGAIN && n <= 0
+	})
 }
 
 func (l *launching) closeSync() {
