@@ -13,7 +13,7 @@ import (
 )
 
 // provablyClean answers the usual case, an untouched working tree, from stat
-// data alone, in a third of the time of `git status`: the index's cached tree
+// data alone, in two thirds of the time of `git status`: the index's cached tree
 // is HEAD's, every file is as the index saw it last, and no other name is
 // there. Whenever that is not proof, it says false and git is asked.
 func (r *repo) provablyClean(ctx context.Context, d *sourceDir) bool {
