@@ -1,0 +1,140 @@
+// Command yoi-runtimed serves a Runtime root: the API on a unix socket, the
+// registry, and git. It needs no privilege; what does is yoi-helper's.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/api"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+type flags struct {
+	root, socket, helper string
+	allow                []string
+	verbose              bool
+}
+
+func main() {
+	var f flags
+	c := &cobra.Command{
+		Use:   "yoi-runtimed",
+		Short: "Serve a Runtime root on a unix socket",
+		Long: `Serve a Runtime root: the API on a unix socket (or on one that systemd passes).
+With --helper-socket the privileged work is yoi-helper's; without, it is done in
+this process, with this process' privilege.
+
+Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
+		Example:       "  yoi-runtimed --runtime-root /var/lib/yoi --socket /run/yoi/runtimed.sock --helper-socket /run/yoi/helper.sock",
+		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs, Version: runtime.Version,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) },
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.root, "runtime-root", os.Getenv("YOI_RUNTIME_ROOT"), "the Runtime root `DIR` (env YOI_RUNTIME_ROOT)")
+	fl.StringVar(&f.socket, "socket", os.Getenv("YOI_SOCKET"), "the API's socket `PATH` (env YOI_SOCKET; default runtimed.sock in the Runtime root)")
+	fl.StringVar(&f.helper, "helper-socket", "", "yoi-helper's socket `PATH`")
+	fl.StringArrayVar(&f.allow, "allow-uid", nil, "admit this `UID` beside root and the daemon's own (repeatable)")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log every request")
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	usage := false
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { usage = true; return err })
+	if err := c.ExecuteContext(ctx); err != nil {
+		d := policy.AsDiagnostic(err)
+		if usage {
+			fmt.Fprintf(os.Stderr, "yoi-runtimed: %v\n", err)
+			os.Exit(2)
+		}
+		fmt.Fprintf(os.Stderr, "yoi-runtimed: %v\nhint: %s\ncode: %s\n", err, d.Hint, d.Code)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context, f flags) (err error) {
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	uids, err := parseUIDs(f.allow)
+	if err != nil {
+		return err
+	}
+	if f.root == "" {
+		if f.root, err = runtime.DefaultRoot(); err != nil {
+			return err
+		}
+	}
+	r, err := runtime.Open(ctx, runtime.Options{Root: f.root, Daemon: true, HelperSocket: f.helper, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	rep, err := r.Recover(ctx)
+	if err != nil {
+		return err
+	}
+	log.Info("recovered", "leftovers", rep.Leftovers, "removed", rep.Removed, "adopted", rep.Adopted, "kept", rep.Kept)
+	listeners, err := listen(ctx, f)
+	if err != nil {
+		return err
+	}
+	s := api.NewServer(api.Options{Service: r, Log: log, AllowUIDs: uids})
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { failed <- s.Serve(l) }()
+	}
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		log.Warn("systemd not notified", "error", err)
+	}
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+	}
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping) // nobody is there to be told otherwise
+	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(err, s.Shutdown(grace))
+}
+
+// listen takes the sockets that systemd passed, or makes one.
+func listen(ctx context.Context, f flags) ([]net.Listener, error) {
+	passed, err := api.Activated()
+	if err != nil || len(passed) > 0 {
+		return passed, err
+	}
+	path := f.socket
+	if path == "" {
+		path = api.DefaultSocket(f.root)
+	}
+	l, err := api.Listen(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return []net.Listener{l}, nil
+}
+
+func parseUIDs(list []string) ([]uint32, error) {
+	var out []uint32
+	for _, s := range list {
+		n, err := strconv.ParseUint(s, 10, 32)
+		if err != nil {
+			return nil, policy.Errorf(policy.CodeConfigInvalid, "runtimed.flags", "%q is not a uid", policy.Printable(s))
+		}
+		out = append(out, uint32(n))
+	}
+	return out, nil
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"yoi.dev/yoi-runtime/api"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+// absoluteSource makes a path absolute for a daemon with another working
+// directory; URLs stay as they are.
+func absoluteSource(s string) (string, error) {
+	if s == "" || strings.Contains(s, ":") || s[0] == '/' {
+		return s, nil
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", policy.Errorf(policy.CodeSourceUnreadable, "yoi.source", "there is no working directory").Because(err)
+	}
+	return wd + "/" + s, nil
+}
+
+// safeOutput is w, and if it is a terminal, w without what could act on it.
+func safeOutput(f *os.File) io.Writer {
+	if term.IsTerminal(int(f.Fd())) {
+		return &terminalWriter{w: f}
+	}
+	return f
+}
+
+// terminalWriter escapes control characters but newline and tab.
+type terminalWriter struct {
+	w    io.Writer
+	rest []byte // the beginning of a character
+}
+
+func (t *terminalWriter) Write(b []byte) (int, error) {
+	in := append(t.rest, b...)
+	var out strings.Builder
+	for len(in) > 0 {
+		if !utf8.FullRune(in) {
+			break
+		}
+		r, n := utf8.DecodeRune(in)
+		if r == '\n' || r == '\t' {
+			out.WriteRune(r)
+		} else {
+			out.WriteString(policy.Printable(string(in[:n])))
+		}
+		in = in[n:]
+	}
+	t.rest = append([]byte(nil), in...)
+	_, err := io.WriteString(t.w, out.String())
+	return len(b), err
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Say what this host can do, and what to change",
+		Long:    "Say what this host can do.\n\nExit codes: 0 all well; 3 something is degraded; 4 something needed is missing.",
+		Example: "  yoi doctor\n  yoi doctor --runtime-root /srv/yoi --json",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				rep, err := s.Doctor(cmd.Context())
+				if err != nil {
+					return err
+				}
+				a.code = map[string]int{"ok": 0, "degraded": 3, "missing": 4}[rep.Severity]
+				if a.json {
+					return a.printJSON(rep)
+				}
+				return a.showDoctor(rep)
+			})
+		},
+	}
+}
+
+func (a *app) showDoctor(rep runtime.DoctorReport) error {
+	var rows [][]string
+	for _, c := range rep.Checks {
+		rows = append(rows, []string{c.Name, c.State, c.Message, c.Fix})
+	}
+	if err := a.table([]string{"CHECK", "STATE", "MEANS", "FIX"}, rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	rows = nil
+	for _, s := range rep.Strategies {
+		state := "no"
+		switch {
+		case s.Chosen:
+			state = "chosen"
+		case s.Possible:
+			state = "yes"
+		}
+		rows = append(rows, []string{string(s.Name), state, s.Reason, s.Fix})
+	}
+	return a.table([]string{"STRATEGY", "POSSIBLE", "BECAUSE", "FIX"}, rows)
+}
+
+func (a *app) gcCommand() *cobra.Command {
+	var req runtime.GCRequest
+	c := &cobra.Command{
+		Use: "gc", Short: "Remove leftovers, expired workspaces and unused trees",
+		Example: "  yoi gc --dry-run\n  yoi gc --keep-cache 5368709120",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				rep, err := s.GC(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				a.printWarnings(rep.Diagnostics)
+				if a.json {
+					return a.printJSON(rep)
+				}
+				verb := "removed"
+				if rep.DryRun {
+					verb = "would remove"
+				}
+				fmt.Fprintf(a.stdout, "%s %d trees and %d expired workspaces, %s freed; %d leftovers found, %d removed\n",
+					verb, len(rep.RemovedTrees), len(rep.ExpiredRemoved), size(rep.FreedBytes), rep.LeftoversFound, rep.LeftoversGone)
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would be removed")
+	c.Flags().Int64Var(&req.KeepCacheBytes, "keep-cache", 0, "leave `BYTES` of unused trees (default: the configuration's)")
+	return c
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var req runtime.EventsRequest
+	c := &cobra.Command{
+		Use: "events", Short: "Print the timeline, oldest first", Example: "  yoi events --owner ws-0123456789abcdef\n  yoi events -f --json",
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				var perr error
+				err := s.Events(cmd.Context(), req, func(e runtime.Event) bool {
+					if a.json {
+						perr = a.printLine(e)
+					} else {
+						_, perr = fmt.Fprintf(a.stdout, "%s  %-20s  %s\n", e.Time.Local().Format("2006-01-02 15:04:05"), policy.Printable(e.Kind), policy.Printable(e.Owner))
+					}
+					return perr == nil
+				})
+				if err == nil && perr != nil && !brokenPipe(perr) {
+					err = perr
+				}
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&req.Owner, "owner", "", "only of this workspace, Worker or repository `ID`")
+	c.Flags().Int64Var(&req.After, "after", 0, "only after sequence number `N`")
+	c.Flags().BoolVarP(&req.Follow, "follow", "f", false, "go on")
+	return c
+}
+
+func (a *app) infoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "info", Short: "Identify the Runtime", Example: "  yoi info --json", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				i, err := s.Info(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(i)
+				}
+				_, daemon := s.(*api.Client)
+				return a.pairs("runtime", string(i.RuntimeID), "version", i.Version, "privileged", fmt.Sprint(i.Privileged), "daemon", fmt.Sprint(daemon))
+			})
+		},
+	}
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Example: "  yoi version --json", Args: args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			if a.json {
+				return a.printJSON(map[string]string{"version": runtime.Version})
+			}
+			fmt.Fprintln(a.stdout, "yoi", runtime.Version)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,179 @@
+// Command yoi gives a command its own working tree at an exact commit, inside a
+// sandbox. `yoi run` does everything in one process; the other commands use
+// the daemon of a Runtime root if one answers, else the Runtime root itself.
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/api"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+// The exit codes of every command but run, whose own are docker's and env's.
+const (
+	exitOK      = 0
+	exitRefused = 1
+	exitUsage   = 2
+)
+
+// app is what all commands share: the global flags and the streams.
+type app struct {
+	root    string
+	socket  string
+	json    bool
+	verbose bool
+
+	stdout, stderr *os.File
+	// code is the exit code of a command that has ended without an error.
+	code int
+}
+
+func main() {
+	a := &app{stdout: os.Stdout, stderr: os.Stderr}
+	os.Exit(a.main(os.Args[1:]))
+}
+
+func (a *app) main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	root := a.command()
+	root.SetArgs(args)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return a.code
+	}
+	var u usageError
+	if errors.As(err, &u) {
+		a.printUsage(cmd, u.err)
+		return a.failCode(cmd, exitUsage)
+	}
+	a.printError(err)
+	return a.failCode(cmd, exitOf(cmd, err))
+}
+
+// failCode is code, or for run docker's 125: 1 and 2 belong to the command.
+func (a *app) failCode(cmd *cobra.Command, code int) int {
+	if cmd.Name() == "run" && cmd.Parent() == cmd.Root() && code < 125 {
+		return 125
+	}
+	return code
+}
+
+// exitOf maps a refusal to an exit code; for run, 127 and 126 are a command
+// that is not there or cannot be executed.
+func exitOf(cmd *cobra.Command, err error) int {
+	if cmd.Name() == "run" {
+		switch {
+		case errors.Is(err, policy.CodeCommandNotFound):
+			return 127
+		case errors.Is(err, policy.CodeCommandNotExecutable):
+			return 126
+		}
+	}
+	return exitRefused
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ err error }
+
+func (u usageError) Error() string { return u.err.Error() }
+func (u usageError) Unwrap() error { return u.err }
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "yoi",
+		Short: "Working trees and sandboxes for coding agents",
+		Long: `yoi gives every command its own working tree at an exact commit, in
+milliseconds and almost no disk, inside a sandbox in which git just works.
+
+Exit codes: 0 done; 1 refused or failed, with a diagnostic; 2 wrong usage.
+yoi run exits with the command's own code; see yoi run --help.`,
+		Example:       "  yoi run --repo . --rev HEAD -- make\n  yoi ws list\n  yoi doctor",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       runtime.Version,
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&a.root, "runtime-root", os.Getenv("YOI_RUNTIME_ROOT"), "the Runtime root `DIR` (env YOI_RUNTIME_ROOT; default ~/.yoi/runtimes/default)")
+	f.StringVar(&a.socket, "socket", os.Getenv("YOI_SOCKET"), "the daemon's socket `PATH` (env YOI_SOCKET; default: the Runtime root's, if a daemon answers)")
+	f.BoolVar(&a.json, "json", false, "print JSON")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(a.runCommand(), a.repoCommand(), a.wsCommand(), a.workerCommand(), a.ledgerCommand(),
+		a.doctorCommand(), a.gcCommand(), a.eventsCommand(), a.infoCommand(), a.versionCommand())
+	return root
+}
+
+// args makes cobra's argument errors usage errors.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
+
+// groupCommand is a command that only holds others.
+func groupCommand(name, short, example string, children ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: name, Short: short, Example: example,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usageError{errors.New("a subcommand is missing")}
+		},
+	}
+	c.AddCommand(children...)
+	return c
+}
+
+// log is what -v shows.
+func (a *app) log() *slog.Logger {
+	level := slog.LevelError
+	if a.verbose {
+		level = slog.LevelInfo
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// with opens the service that the flags name and calls f: the daemon's if one
+// was named or answers at the Runtime root's own socket, else the Runtime root.
+func (a *app) with(ctx context.Context, f func(runtime.Service) error) error {
+	if s := a.daemon(ctx); s != nil {
+		return f(s)
+	}
+	r, err := runtime.Open(ctx, runtime.Options{Root: a.root, Log: a.log()})
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(r), r.Close())
+}
+
+// daemon is a client of the daemon, nil if none was named and none answers.
+func (a *app) daemon(ctx context.Context) runtime.Service {
+	if a.socket != "" {
+		return api.NewClient(a.socket)
+	}
+	root := a.root
+	if root == "" {
+		var err error
+		if root, err = runtime.DefaultRoot(); err != nil {
+			return nil // Open says why
+		}
+	}
+	if s := api.DefaultSocket(root); api.Answers(ctx, s) {
+		return api.NewClient(s)
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"yoi.dev/yoi-runtime/api"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// printJSON prints one indented document.
+func (a *app) printJSON(v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return policy.AsDiagnostic(err)
+	}
+	_, err = a.stdout.Write(append(b, '\n'))
+	return err
+}
+
+// printLine prints one line of a JSON stream.
+func (a *app) printLine(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return policy.AsDiagnostic(err)
+	}
+	_, err = a.stdout.Write(append(b, '\n'))
+	return err
+}
+
+// printError prints a refusal: for people, or as a problem document.
+func (a *app) printError(err error) {
+	d := policy.AsDiagnostic(err)
+	if a.json {
+		b, merr := json.Marshal(api.ProblemOf(d))
+		if merr == nil {
+			fmt.Fprintf(a.stderr, "%s\n", b)
+			return
+		}
+	}
+	fmt.Fprintf(a.stderr, "yoi: %s\n", d.Message)
+	if list := d.Fields["paths"]; list != "" {
+		for _, p := range strings.Split(list, "\n") {
+			fmt.Fprintf(a.stderr, "  %s\n", p)
+		}
+	}
+	if a.verbose && d.Cause != nil {
+		fmt.Fprintf(a.stderr, "cause: %s\n", policy.Printable(d.Cause.Error()))
+	}
+	if d.Hint != "" {
+		fmt.Fprintf(a.stderr, "hint: %s\n", d.Hint)
+	}
+	fmt.Fprintf(a.stderr, "code: %s\n", d.Code)
+}
+
+func (a *app) printUsage(cmd *cobra.Command, err error) {
+	fmt.Fprintf(a.stderr, "yoi: %s\nusage: %s\nhint: %s --help\n", policy.Printable(err.Error()), cmd.UseLine(), cmd.CommandPath())
+}
+
+// printWarnings prints what stopped nothing.
+func (a *app) printWarnings(ws []policy.Diagnostic) {
+	for _, w := range ws {
+		fmt.Fprintf(a.stderr, "yoi: warning: %s (%s)\n", w.Message, w.Code)
+		if w.Hint != "" && a.verbose {
+			fmt.Fprintf(a.stderr, "hint: %s\n", w.Hint)
+		}
+	}
+}
+
+// table prints rows in columns. Every cell is made printable: names come from
+// repositories and Workers.
+func (a *app) table(header []string, rows [][]string) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	line := func(cells []string) {
+		out := make([]string, len(cells))
+		for i, c := range cells {
+			if out[i] = policy.Printable(c); out[i] == "" {
+				out[i] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(strings.Join(out, "\t"), "\t"))
+	}
+	line(header)
+	for _, r := range rows {
+		line(r)
+	}
+	return w.Flush()
+}
+
+// pairs prints name and value lines, leaving out what is empty.
+func (a *app) pairs(kv ...string) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	for i := 0; i+1 < len(kv); i += 2 {
+		if kv[i+1] != "" {
+			fmt.Fprintf(w, "%s\t%s\n", kv[i], policy.Printable(kv[i+1]))
+		}
+	}
+	return w.Flush()
+}
+
+// ago is a time for people: how long past.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := time.Since(t)
+	switch {
+	case d < time.Second:
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd ago", int(d.Hours()/24))
+}
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%d GiB", n>>30)
+	case n >= 10<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 10<<10:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+func short(oid string) string {
+	if len(oid) > 12 {
+		return oid[:12]
+	}
+	return oid
+}
+
+// discard reports whether a write failed only because nobody reads any more.
+func brokenPipe(err error) bool {
+	return errors.Is(err, io.ErrClosedPipe) || errors.Is(err, errPipe)
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+var errPipe = unix.EPIPE
+
+type runFlags struct {
+	repo, rev, branch, strategy, dirty, cwd string
+	scope, env, limits                      []string
+	network, seccomp                        string
+	timeout                                 time.Duration
+	keep                                    bool
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:   "run [flags] [--] COMMAND [ARG...]",
+		Short: "Run a command in a sandbox on its own working tree",
+		Long: `Run a command on its own working tree of a repository at one commit, inside a
+sandbox, at /workspace/<repository>. Nothing is left behind when it ends.
+
+Exit codes: the command's own; 128+n if signal n ended it; 125 if yoi refused
+or failed; 126 if the command cannot be executed; 127 if it does not exist.
+With --json the evidence goes to stdout and the command's own output to stderr.`,
+		Example: `  yoi run -- make
+  yoi run --repo ~/src/app --rev v1.2 --scope src -- sh -c 'git log -1 && ./build'
+  yoi run --repo https://example.org/app.git --rev branch:main --json -- go test ./...
+  yoi run --keep --branch fix/123 -- agent`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error { return a.run(cmd, f, argv) },
+	}
+	fl := c.Flags()
+	fl.SetInterspersed(false) // what follows COMMAND belongs to it
+	fl.StringVar(&f.repo, "repo", ".", "the repository: a `PATH` or a file, ssh or https URL")
+	fl.StringVar(&f.rev, "rev", "HEAD", "the commit: a `REVISION`, or branch:NAME, tag:NAME, commit:ID, ref:refs/…")
+	fl.StringArrayVar(&f.scope, "scope", nil, "only this `DIRECTORY` of the repository (repeatable)")
+	fl.StringVar(&f.branch, "branch", "", "make HEAD a new branch `NAME` (default: detached)")
+	fl.StringVar(&f.strategy, "strategy", "", "how to make the tree: `NAME` (default auto; see yoi doctor)")
+	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` (default clean_point_only)")
+	fl.BoolVar(&f.keep, "keep", false, "keep the workspace; see yoi ws list")
+	fl.StringArrayVar(&f.env, "env", nil, "set `K=V`, or pass the caller's K (repeatable)")
+	fl.StringVar(&f.cwd, "cwd", "", "start in `DIRECTORY`, relative to the repository's root")
+	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this `DURATION`")
+	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj (repeatable)")
+	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host")
+	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
+	return c
+}
+
+func (a *app) run(cmd *cobra.Command, f runFlags, argv []string) error {
+	req, err := a.runRequest(f, argv)
+	if err != nil {
+		return err
+	}
+	// Signals are the command's from here on, so the context must not end by them.
+	signals := make(chan os.Signal, 16)
+	signal.Reset(unix.SIGINT, unix.SIGTERM)
+	signal.Notify(signals, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT)
+	defer signal.Stop(signals)
+	req.Signals = signals
+	if a.json {
+		req.Stdout = a.stderr
+	}
+	p := newProgress(a.stderr)
+	req.Progress = p.show
+	res, err := runtime.RunEmbedded(cmd.Context(), req)
+	p.clear()
+	a.printWarnings(res.Warnings)
+	if err != nil {
+		return err
+	}
+	a.code = res.ExitCode
+	if a.verbose {
+		fmt.Fprintf(a.stderr, "yoi: %s\n", policy.Printable(res.Summary))
+	}
+	if a.json {
+		return a.printJSON(res.Evidence)
+	}
+	return nil
+}
+
+func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) {
+	req := runtime.RunRequest{
+		RuntimeRoot: a.root, Repo: f.repo, Scope: f.scope, Branch: f.branch,
+		Strategy: policy.StrategyName(f.strategy), DirtyState: policy.DirtyStatePolicy(f.dirty),
+		RelativeCwd: f.cwd, Command: argv, Keep: f.keep,
+		Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr, Log: a.log(),
+	}
+	var err error
+	if req.Selector, err = policy.ParseSelector(f.rev); err != nil {
+		return req, err
+	}
+	req.Sandbox = policy.SandboxPolicy{
+		Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)},
+		Seccomp: policy.SeccompProfile(f.seccomp),
+	}
+	if req.Sandbox.Env, err = parseEnv(f.env); err != nil {
+		return req, err
+	}
+	if req.Sandbox.Limits, err = parseLimits(f.limits); err != nil {
+		return req, err
+	}
+	req.Sandbox.Limits.WallClock = f.timeout
+	return req, req.Sandbox.Validate()
+}
+
+// parseEnv reads K=V, and K alone as the caller's own value.
+func parseEnv(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	env := make(map[string]string, len(list))
+	for _, s := range list {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok {
+			if v, ok = os.LookupEnv(k); !ok {
+				return nil, policy.Errorf(policy.CodeEnvironmentInvalid, "yoi.env", "the caller has no variable %q", policy.Printable(k))
+			}
+		}
+		env[k] = v
+	}
+	return env, nil
+}
+
+// parseLimits reads NAME=VALUE. Sizes take K, M and G; times are durations.
+func parseLimits(list []string) (l policy.Limits, err error) {
+	for _, s := range list {
+		name, v, ok := strings.Cut(s, "=")
+		if !ok {
+			return l, usageError{fmt.Errorf("--limit %q is not NAME=VALUE", s)}
+		}
+		switch name {
+		case "open_files":
+			l.OpenFiles, err = parseSize(v)
+		case "processes":
+			l.Processes, err = parseSize(v)
+		case "file_size":
+			l.FileSize, err = parseSize(v)
+		case "address_space":
+			l.AddressSpace, err = parseSize(v)
+		case "stack_size":
+			l.StackSize, err = parseSize(v)
+		case "cpu_time":
+			l.CPUTime, err = time.ParseDuration(v)
+		case "nice":
+			l.Nice, err = strconv.Atoi(v)
+		case "oom_score_adj":
+			l.OOMScoreAdj, err = strconv.Atoi(v)
+		default:
+			err = errors.New("there is no such limit")
+		}
+		if err != nil {
+			return l, policy.Errorf(policy.CodeLimitsInvalid, "yoi.limit", "--limit %s: %s", policy.Printable(s), policy.Printable(err.Error()))
+		}
+	}
+	return l, nil
+}
+
+func parseSize(s string) (uint64, error) {
+	shift := 0
+	if n := len(s); n > 0 {
+		switch s[n-1] {
+		case 'K', 'k':
+			shift = 10
+		case 'M', 'm':
+			shift = 20
+		case 'G', 'g':
+			shift = 30
+		}
+		if shift > 0 {
+			s = s[:n-1]
+		}
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, errors.New("it is not a number")
+	}
+	if n<<shift>>shift != n {
+		return 0, errors.New("it is too large")
+	}
+	return n << shift, nil
+}
+
+// progress shows slow work on one line of a terminal.
+type progress struct {
+	out   *os.File
+	on    bool
+	shown bool
+	last  time.Time
+}
+
+func newProgress(out *os.File) *progress {
+	return &progress{out: out, on: term.IsTerminal(int(out.Fd()))}
+}
+
+func (p *progress) show(r runtime.RunProgress) {
+	if !p.on {
+		return
+	}
+	if r.Finished {
+		p.clear()
+		return
+	}
+	if time.Since(p.last) < 50*time.Millisecond {
+		return
+	}
+	p.last, p.shown = time.Now(), true
+	line := policy.Printable(r.Phase)
+	if r.Total > 0 {
+		line += fmt.Sprintf(" %d%% (%d/%d)", r.Done*100/r.Total, r.Done, r.Total)
+	} else if r.Done > 0 {
+		line += fmt.Sprintf(" %d", r.Done)
+	}
+	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+}
+
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.out, "\r\x1b[K")
+		p.shown = false
+	}
+}

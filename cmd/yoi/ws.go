@@ -1,0 +1,233 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+func (a *app) wsCommand() *cobra.Command {
+	return groupCommand("ws", "Create, inspect and remove Execution Workspaces", "  yoi ws create app --rev branch:main\n  yoi ws list\n  yoi ws rm ws-…",
+		a.wsCreate(), a.wsList(), a.wsShow(), a.wsEvidence(), a.wsRemove())
+}
+
+type createFlags struct {
+	workspace, rev, branch, strategy, dirty, cleanup, network, seccomp, key string
+	scope, env                                                              []string
+}
+
+func (a *app) wsCreate() *cobra.Command {
+	var f createFlags
+	c := &cobra.Command{
+		Use: "create REPOSITORY [REPOSITORY...]", Short: "Make an Execution Workspace of registered repositories",
+		Long: `Make an Execution Workspace. Each REPOSITORY is a registered id, and may carry a
+selector of its own as ID@REVISION; --rev is for those without.`,
+		Example: "  yoi ws create app --rev v1.2 --cleanup keep_for:2h\n  yoi ws create app@branch:main lib@tag:v3",
+		Args:    args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			req, err := f.request(argv)
+			if err != nil {
+				return err
+			}
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				w, err := s.CreateWorkspace(cmd.Context(), req)
+				if err != nil {
+					return err
+				}
+				return a.showWorkspace(w)
+			})
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.workspace, "workspace-id", "", "the project's `ID` (default \"default\")")
+	fl.StringVar(&f.rev, "rev", "HEAD", "the commit: a `REVISION`, or branch:NAME, tag:NAME, commit:ID, ref:refs/…")
+	fl.StringArrayVar(&f.scope, "scope", nil, "only this `DIRECTORY` (repeatable)")
+	fl.StringVar(&f.branch, "branch", "", "make HEAD a new branch `NAME` (default: detached)")
+	fl.StringVar(&f.strategy, "strategy", "", "how to make the tree: `NAME` (default auto; see yoi doctor)")
+	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` (default clean_point_only)")
+	fl.StringVar(&f.cleanup, "cleanup", "", "`POLICY` remove_on_stop, keep_on_failure, keep_for:DURATION or keep_until_asked (default)")
+	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
+	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host, where the configuration allows it")
+	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
+	fl.StringVar(&f.key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's workspace")
+	return c
+}
+
+func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest, err error) {
+	req = runtime.CreateWorkspaceRequest{
+		WorkspaceID: policy.WorkspaceID(f.workspace), Strategy: policy.StrategyName(f.strategy),
+		DirtyState: policy.DirtyStatePolicy(f.dirty), IdempotencyKey: f.key,
+		Sandbox: policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)}, Seccomp: policy.SeccompProfile(f.seccomp)},
+	}
+	if f.cleanup != "" {
+		if req.Cleanup, err = policy.ParseCleanupPolicy(f.cleanup); err != nil {
+			return req, err
+		}
+	}
+	if req.Sandbox.Env, err = parseEnv(f.env); err != nil {
+		return req, err
+	}
+	for _, s := range argv {
+		id, rev, ok := strings.Cut(s, "@")
+		if !ok {
+			rev = f.rev
+		}
+		sel, err := policy.ParseSelector(rev)
+		if err != nil {
+			return req, err
+		}
+		req.Repositories = append(req.Repositories, runtime.RepositoryRequest{RepositoryID: policy.RepositoryID(id), Selector: sel, Scope: f.scope, Branch: f.branch})
+	}
+	return req, nil
+}
+
+func (a *app) wsList() *cobra.Command {
+	var f runtime.ListFilter
+	var workspace, repo string
+	c := &cobra.Command{
+		Use: "list", Short: "List Execution Workspaces, newest first", Example: "  yoi ws list --status active", Aliases: []string{"ls"},
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.WorkspaceID, f.RepositoryID = policy.WorkspaceID(workspace), policy.RepositoryID(repo)
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				list, err := s.ListWorkspaces(cmd.Context(), f)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(list)
+				}
+				rows := make([][]string, 0, len(list.Items))
+				for _, w := range list.Items {
+					repo, commit, subject := pointOf(w)
+					rows = append(rows, []string{string(w.ID), string(w.Status), repo, commit, string(w.Strategy), ago(w.CreatedAt), subject})
+				}
+				if err := a.table([]string{"ID", "STATUS", "REPOSITORY", "COMMIT", "STRATEGY", "CREATED", "SUBJECT"}, rows); err != nil {
+					return err
+				}
+				return a.more(list.Next)
+			})
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&workspace, "workspace-id", "", "only of this project `ID`")
+	fl.StringVar(&repo, "repo", "", "only with this repository `ID`")
+	a.pageFlags(c, &f)
+	return c
+}
+
+// pageFlags are the flags of every paged listing.
+func (a *app) pageFlags(c *cobra.Command, f *runtime.ListFilter) {
+	fl := c.Flags()
+	fl.StringVar(&f.Status, "status", "", "only in this `STATUS`")
+	fl.IntVar(&f.Limit, "limit", 0, "at most `N` (default 100)")
+	fl.StringVar(&f.After, "after", "", "go on after the `TOKEN` that the page before printed")
+}
+
+func (a *app) more(next string) error {
+	if next != "" {
+		fmt.Fprintf(a.stderr, "more: --after %s\n", policy.Printable(next))
+	}
+	return nil
+}
+
+func pointOf(w runtime.Workspace) (repo, commit, subject string) {
+	if len(w.Points) == 0 {
+		return "", "", ""
+	}
+	p := w.Points[0]
+	repo = string(p.RepositoryID)
+	if n := len(w.Points) - 1; n > 0 {
+		repo += fmt.Sprintf(" +%d", n)
+	}
+	return repo, short(p.CommitID), p.Subject
+}
+
+func (a *app) showWorkspace(w runtime.Workspace) error {
+	if a.json {
+		return a.printJSON(w)
+	}
+	kv := []string{
+		"id", string(w.ID), "status", string(w.Status), "project", string(w.WorkspaceID), "worker", string(w.WorkerID),
+		"strategy", string(w.Strategy), "reason", w.StrategyReason, "dirty state", string(w.DirtyState),
+		"cleanup", string(w.Cleanup.Mode), "policy", w.SandboxDigest, "ancestor", string(w.Ancestor),
+		"created", ago(w.CreatedAt), "stopped", ago(w.StoppedAt), "removed", ago(w.RemovedAt),
+	}
+	for i, p := range w.Points {
+		kv = append(kv, "repository", fmt.Sprintf("%s at %s (%s) in %s", p.RepositoryID, short(p.CommitID), p.Selector, w.Roots[i]))
+	}
+	if err := a.pairs(kv...); err != nil {
+		return err
+	}
+	a.printWarnings(w.Diagnostics)
+	return nil
+}
+
+func (a *app) wsShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show one Execution Workspace", Example: "  yoi ws show ws-0123456789abcdef",
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				w, err := s.GetWorkspace(cmd.Context(), policy.AllocationID(argv[0]))
+				if err != nil {
+					return err
+				}
+				return a.showWorkspace(w)
+			})
+		},
+	}
+}
+
+func (a *app) wsEvidence() *cobra.Command {
+	return &cobra.Command{
+		Use: "evidence ID", Short: "Print the proof of what its Workers ran on (always JSON)", Example: "  yoi ws evidence ws-0123456789abcdef > evidence.json",
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				ev, err := s.WorkspaceEvidence(cmd.Context(), policy.AllocationID(argv[0]))
+				if err != nil {
+					return err
+				}
+				return a.printJSON(ev)
+			})
+		},
+	}
+}
+
+func (a *app) wsRemove() *cobra.Command {
+	var req runtime.RemoveWorkspaceRequest
+	c := &cobra.Command{
+		Use: "rm ID [ID...]", Short: "Remove Execution Workspaces", Aliases: []string{"remove", "cleanup"},
+		Long: `Remove Execution Workspaces. One that a Worker runs on is refused unless --stop
+is given; one that holds commits or changes that nobody has collected is refused
+unless --discard is given.`,
+		Example: "  yoi ws rm ws-0123456789abcdef\n  yoi ws rm --discard --stop ws-0123456789abcdef",
+		Args:    args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				for _, id := range argv {
+					w, err := s.RemoveWorkspace(cmd.Context(), policy.AllocationID(id), req)
+					if err != nil {
+						return err
+					}
+					if a.json {
+						if err := a.printJSON(w); err != nil {
+							return err
+						}
+						continue
+					}
+					fmt.Fprintf(a.stdout, "%s %s\n", w.ID, w.Status)
+				}
+				return nil
+			})
+		},
+	}
+	c.Flags().BoolVar(&req.Discard, "discard", false, "throw uncollected commits and changes away")
+	c.Flags().BoolVar(&req.Stop, "stop", false, "stop its Worker first")
+	return c
+}
