@@ -1,0 +1,23 @@
+package main
+
+// section measures the rows of one number.
+type section struct {
+	row  int
+	what string
+	run  func(*room)
+}
+
+// suite is the table, top to bottom.
+var suite = []section{
+	{1, "launch of /bin/true by the running helper, against bubblewrap", launchAgainstBwrap},
+	{2, "the same, against runc", launchAgainstRunc},
+	{3, "launches per second, 8 at once, against bubblewrap", launchesAtOnce},
+	{4, "yoi run -- true, against git worktree add, bubblewrap, git worktree remove", wholeRun},
+	{5, "btrfs_snapshot of 100,000 files, against 1,000", snapshotBySize},
+	{6, "overlay of 100,000 files, against 1,000", overlayBySize},
+	{7, "reflink on xfs, against cp -a --reflink=always", reflinkAgainstCp},
+	{8, "first git status in the sandbox, against a second one", firstStatus},
+	{9, "removal as the caller sees it, against rm -rf", removal},
+	{10, "ledger records, against bbolt", ledgerAgainstBbolt},
+	{11, "sizes, memory and start-up", sizes},
+}
