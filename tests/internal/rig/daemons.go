@@ -239,3 +239,6 @@ func answers(socket, network string) bool {
 	c.Close()
 	return true
 }
+
+// Pid is the process'; it is meaningful while Running.
+func (p *Daemon) Pid() int { return p.cmd.Process.Pid }
