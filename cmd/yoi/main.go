@@ -138,11 +138,12 @@ func groupCommand(name, short, example string, children ...*cobra.Command) *cobr
 	return c
 }
 
-// log is what -v shows.
+// log is for what went wrong beside the request, such as space that could not be
+// reclaimed; -v shows it.
 func (a *app) log() *slog.Logger {
 	level := slog.LevelError
 	if a.verbose {
-		level = slog.LevelInfo
+		level = slog.LevelWarn
 	}
 	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
 }
