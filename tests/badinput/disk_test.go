@@ -29,11 +29,10 @@ func incompressible(t *testing.T, n int) testenv.Repo {
 func TestFullDiskWhileFillingTheCache(t *testing.T) {
 	testenv.Root(t)
 	repo := incompressible(t, 16)
-	for _, fs := range []string{"ext4", "btrfs"} {
+	for fs, size := range map[string]int{"ext4": 64, "xfs": 320} {
 		t.Run(fs, func(t *testing.T) {
-			size := map[string]int{"ext4": 16, "btrfs": 110}[fs]
 			y := rig.NewPlaceOf(t, fs, 0, size).Yoi(t)
-			fill(t, y.Dir, 8<<20)
+			fill(t, y.Dir, 20<<20)
 			y.Run(t, "run", "--repo", repo.Dir, "--", "true").Refused(t, 125, policy.CodeDiskFull)
 			rig.Clean(t, y.Root)
 			drain(t, y.Dir)
@@ -46,9 +45,9 @@ func TestFullDiskWhileFillingTheCache(t *testing.T) {
 func TestFullDiskWhileCopying(t *testing.T) {
 	testenv.Root(t)
 	repo := incompressible(t, 12)
-	for _, c := range []struct{ fs, strategy string }{{"ext4", "copy"}, {"ext4", "git_worktree"}, {"btrfs", "copy"}} {
+	for _, c := range []struct{ fs, strategy string }{{"ext4", "copy"}, {"ext4", "git_worktree"}} {
 		t.Run(c.fs+" "+c.strategy, func(t *testing.T) {
-			y := rig.NewPlaceOf(t, c.fs, 0, 160).Yoi(t)
+			y := rig.NewPlaceOf(t, c.fs, 0, 320).Yoi(t)
 			y.OK(t, "run", "--repo", repo.Dir, "--strategy", "overlay", "--", "true")
 			fill(t, y.Dir, 5<<20)
 			refused(t, y, 125, policy.CodeDiskFull, "run", "--repo", repo.Dir, "--strategy", c.strategy, "--", "true")
@@ -59,7 +58,8 @@ func TestFullDiskWhileCopying(t *testing.T) {
 	}
 }
 
-// fill leaves about free bytes of a file system.
+// fill leaves about free bytes of a file system. (Not of btrfs: once data has
+// taken all of the device there, only a balance makes room for metadata.)
 func fill(t *testing.T, dir string, free int64) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "filler"))

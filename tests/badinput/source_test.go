@@ -35,7 +35,7 @@ func TestSources(t *testing.T) {
 		{"http", "http://localhost/x.git", policy.CodeProtocolRefused},
 		{"git", "git://localhost/x.git", policy.CodeProtocolRefused},
 		{"ext", "ext::sh -c 'touch /tmp/x'", policy.CodeProtocolRefused},
-		{"option", "--upload-pack=id", policy.CodeSourceInvalid},
+		{"option", "--upload-pack=id", policy.CodeSourceUnreadable}, // a path that is not there
 		{"ssh option", "ssh://-oProxyCommand=id/x", policy.CodeSourceInvalid},
 		{"nothing", "", policy.CodeSourceInvalid},
 	} {
@@ -58,6 +58,7 @@ func TestDirtySource(t *testing.T) {
 	testenv.Root(t)
 	repo := testenv.RepoSmall(t)
 	y := warmed(t, rig.NewPlace(t, "disk", 0), repo.Dir)
+	y.OK(t, "run", "--repo", repo.Dir, "--rev", "v1", "--", "true")
 	write(t, filepath.Join(repo.Dir, "README.md"), "edited\n")
 	write(t, filepath.Join(repo.Dir, "staged"), "staged\n")
 	repo.Git(t, "add", "staged")

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,9 @@ func describe(path string) (string, error) {
 		to, err := os.Readlink(path)
 		return fmt.Sprintf("%s -> %q", head, to), err
 	case unix.S_IFREG:
+		if strings.HasSuffix(path, ".lock") {
+			st.Mtim = unix.Timespec{} // the cache's own, touched at each use
+		}
 		b, err := os.ReadFile(path)
 		return fmt.Sprintf("%s %d.%09d %x", head, st.Mtim.Sec, st.Mtim.Nsec, sha256.Sum256(b)), err
 	}

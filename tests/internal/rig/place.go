@@ -53,7 +53,11 @@ func NewPlaceOf(t testing.TB, fs string, uid, size int) Place {
 			t.Fatal(err)
 		}
 	} else {
-		top = testenv.FS(t, fs, size)
+		o := testenv.FSOptions{}
+		if fs == "ext4" {
+			o.MkfsArgs = []string{"-m", "0"} // nothing reserved for root: full is full
+		}
+		top = testenv.FSWith(t, fs, size, o)
 	}
 	dir := filepath.Join(top, "home")
 	if err := os.Mkdir(dir, 0o700); err != nil {
