@@ -2,7 +2,10 @@ package helper
 
 import (
 	"errors"
+	"iter"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -73,12 +76,7 @@ func (r *idRanges) acquire() (idRange, error) {
 		return idRange{}, policy.Errorf(policy.CodeIDRangeExhausted, op, "the host's table of uid ranges cannot be opened").Because(err)
 	}
 	f := os.NewFile(uintptr(fd), "id-ranges")
-	r.mu.Lock()
-	first := r.next
-	r.next = (r.next + 1) % r.pool.Count
-	r.mu.Unlock()
-	for i := uint32(0); i < r.pool.Count; i++ {
-		slot := (first + i) % r.pool.Count
+	for slot := range r.candidates() {
 		base := r.pool.Base + slot*rangeSize
 		// Keyed by the range itself, so that pools configured differently still
 		// exclude each other.
@@ -94,6 +92,29 @@ func (r *idRanges) acquire() (idRange, error) {
 	}
 	f.Close()
 	return idRange{}, policy.Errorf(policy.CodeIDRangeExhausted, op, "all %d uid ranges are in use", r.pool.Count)
+}
+
+// candidates yields the slots in the order in which to try them: first those
+// whose idmap is at hand, since making one takes a process of its own, which is
+// a tenth of a launch; then all, each time from another one on.
+func (r *idRanges) candidates() iter.Seq[uint32] {
+	r.mu.Lock()
+	known := slices.Collect(maps.Keys(r.idmaps))
+	first := r.next
+	r.next = (r.next + 1) % r.pool.Count
+	r.mu.Unlock()
+	return func(yield func(uint32) bool) {
+		for _, slot := range known {
+			if !yield(slot) {
+				return
+			}
+		}
+		for i := range r.pool.Count {
+			if !yield((first + i) % r.pool.Count) {
+				return
+			}
+		}
+	}
 }
 
 // idmap returns the user namespace for idmapped mounts of files owned by uid
