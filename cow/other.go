@@ -29,13 +29,13 @@ func unsupported(op string) error {
 	return policy.Errorf(policy.CodeUnsupported, op, "copy-on-write workspaces are possible on Linux only")
 }
 
+// Cached has nothing to return.
+func Cached(*os.File) *Table { return nil }
+
 // Probe reports that this platform has no strategies.
-func Probe(context.Context, *os.File) (*Table, error) {
+func Probe(context.Context, *os.File, *os.File) (*Table, error) {
 	return &Table{FileSystem: "unknown", ProbedAt: time.Now()}, unsupported("cow.probe")
 }
-
-// ProbeFresh is Probe.
-func ProbeFresh(ctx context.Context, dir *os.File) (*Table, error) { return Probe(ctx, dir) }
 
 // MakeTop is not possible on this platform.
 func MakeTop(*os.File, string) error { return unsupported("cow.make_top") }

@@ -31,7 +31,7 @@ func init() {
 // Probe mounts an overlay the way a Worker's sandbox will: inside a fresh user
 // and mount namespace with userxattr (Linux 5.11), and changes something in it.
 func (overlay) Probe(ctx context.Context, d ProbeDir) Support {
-	if err := makeOverlayDirs(fd(d.Dir)); err != nil {
+	if err := makeOverlayDirs(d.Dir); err != nil {
 		return Support{Reason: fmt.Sprintf("the probe's directories could not be made (%v)", err)}
 	}
 	step, err := runOverlayProbe(ctx, d.Dir)
@@ -50,23 +50,27 @@ func (overlay) Probe(ctx context.Context, d ProbeDir) Support {
 	}
 }
 
-func makeOverlayDirs(dir int) error {
+func makeOverlayDirs(dir *os.File) error {
 	for _, name := range []string{"lower", "upper", "work", "merged"} {
-		if err := mkdirat(dir, newCname(name), 0o700); err != nil {
-			return err
-		}
-	}
-	lower, err := openBeneath(dir, newCname("lower"), openDir)
-	if err != nil {
-		return err
-	}
-	defer closeFd(lower)
-	for _, name := range []string{"changed", "deleted"} {
-		f, err := makeFile(lower, name, []byte("lower"))
+		d, err := makeDir(dir, name)
 		if err != nil {
 			return err
 		}
-		closeFd(f)
+		defer d.Close()
+		if name != "lower" {
+			continue
+		}
+		for _, file := range []string{"changed", "deleted"} {
+			f, err := makeFile(fd(d), file, []byte("lower"))
+			if err != nil {
+				return err
+			}
+			err = giveTo(fd(d), f)
+			closeFd(f)
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -82,10 +86,20 @@ func runOverlayProbe(ctx context.Context, dir *os.File) (step string, err error)
 	cmd.Env = []string{}
 	cmd.Stdout = &out
 	cmd.ExtraFiles = []*os.File{dir} // descriptor 3
+	uid, gid := unix.Geteuid(), unix.Getegid()
+	if uid == 0 {
+		// A Worker reaches the directory as its owner, by an idmapped mount.
+		var st unix.Stat_t
+		if err := unix.Fstat(fd(dir), &st); err != nil {
+			return "", err
+		}
+		uid, gid = int(st.Uid), int(st.Gid)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: unix.Geteuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: unix.Getegid(), Size: 1}},
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
+		Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: true},
 	}
 	err = cmd.Run()
 	if err == nil {

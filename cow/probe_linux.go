@@ -8,60 +8,36 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"yoi.dev/yoi-runtime/policy"
 )
 
+// Cached returns what an earlier Probe kept in the probe.json of dir, the
+// Runtime root, if it still holds (cacheKey says what goes stale), else nil.
+func Cached(dir *os.File) *Table {
+	defer runtime.KeepAlive(dir)
+	key, err := cacheKey(fd(dir))
+	if err != nil {
+		return nil // Probe says why
+	}
+	return readCache(fd(dir), key, time.Now())
+}
+
 // Probe says which strategies work on the file system of dir, the Runtime root.
-// Each is tried out in a temporary directory below it, once: the answer is
-// kept in dir's probe.json and believed while its key holds (cacheKey says what
-// is in it and what goes stale).
-func Probe(ctx context.Context, dir *os.File) (*Table, error) {
-	defer runtime.KeepAlive(dir)
-	key, err := cacheKey(fd(dir))
-	if err != nil {
-		return nil, diagnose("cow.probe", onTarget, "", err)
-	}
-	if t := readCache(fd(dir), key, time.Now()); t != nil {
-		return t, nil
-	}
-	return probe(ctx, dir, key)
-}
-
-// ProbeFresh is Probe without believing the kept answer, as yoi doctor wants it.
-func ProbeFresh(ctx context.Context, dir *os.File) (*Table, error) {
-	defer runtime.KeepAlive(dir)
-	key, err := cacheKey(fd(dir))
-	if err != nil {
-		return nil, diagnose("cow.probe", onTarget, "", err)
-	}
-	return probe(ctx, dir, key)
-}
-
-func probe(ctx context.Context, dir *os.File, key string) (t *Table, err error) {
+// Each is tried out in a directory of its own below scratch, an empty directory
+// on the same file system that the caller made and will remove. The answer is
+// kept for Cached.
+func Probe(ctx context.Context, dir, scratch *os.File) (*Table, error) {
 	const op = "cow.probe"
-	parent, err := probeParent(dir)
+	defer runtime.KeepAlive(dir)
+	key, err := cacheKey(fd(dir))
 	if err != nil {
 		return nil, diagnose(op, onTarget, "", err)
 	}
-	defer parent.Close()
-	name := policy.NewID("probe-")
-	defer func() {
-		if rerr := RemoveTree(context.WithoutCancel(ctx), parent, name, RemoveOptions{}); rerr != nil && err == nil {
-			t, err = nil, rerr
-		}
-	}()
-	t = &Table{FileSystem: fileSystemOf(fd(dir)), ProbedAt: time.Now().UTC()}
-	top, err := makeDir(parent, name)
-	if err != nil {
-		return nil, diagnose(op, onTarget, "", err)
-	}
-	defer top.Close()
+	t := &Table{FileSystem: fileSystemOf(fd(dir)), ProbedAt: time.Now().UTC()}
 	for _, s := range Strategies() {
 		if err := ctxErr(ctx, op); err != nil {
 			return nil, err
 		}
-		own, err := makeDir(top, string(s.Name()))
+		own, err := makeDir(scratch, string(s.Name()))
 		if err != nil {
 			return nil, diagnose(op, onTarget, "", err)
 		}
@@ -72,16 +48,17 @@ func probe(ctx context.Context, dir *os.File, key string) (t *Table, err error) 
 	return t, nil
 }
 
-// probeParent is tmp of a Runtime root, so that a crash's leftover lies where
-// such things are swept; else dir itself.
-func probeParent(dir *os.File) (*os.File, error) {
-	tmp, err := openBeneath(fd(dir), newCname("tmp"), openDir)
-	if err != nil {
-		if tmp, err = openBeneath(fd(dir), newCname("."), openDir); err != nil {
-			return nil, err
-		}
+// giveTo makes a file of the probe belong to the owner of like: a privileged
+// probe must find out what a Worker could do, who owns the Runtime root's files.
+func giveTo(like, f int) error {
+	if unix.Geteuid() != 0 {
+		return nil
 	}
-	return os.NewFile(uintptr(tmp), "probe parent"), nil
+	var st unix.Stat_t
+	if err := unix.Fstat(like, &st); err != nil {
+		return err
+	}
+	return unix.Fchown(f, int(st.Uid), int(st.Gid))
 }
 
 func makeDir(parent *os.File, name string) (*os.File, error) {
@@ -92,7 +69,7 @@ func makeDir(parent *os.File, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(d), name), nil
+	return os.NewFile(uintptr(d), name), giveTo(fd(parent), d)
 }
 
 // makeFile makes a file with content and returns its descriptor.

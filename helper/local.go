@@ -112,19 +112,44 @@ func (l *Local) hostRoot() (*hostRoot, error) {
 	return l.host, nil
 }
 
-// strategies probes the Runtime root's file system, once.
+// strategies is the Runtime root's strategy table: kept from an earlier probe, or
+// probed now in a directory that the ledger knows.
 func (l *Local) strategies(ctx context.Context) (*cow.Table, error) {
 	l.probeMu.Lock()
 	defer l.probeMu.Unlock()
+	if l.table == nil {
+		l.table = cow.Cached(l.root.Dir)
+	}
 	if l.table != nil {
 		return l.table, nil
 	}
-	t, err := cow.Probe(ctx, l.root.Dir)
+	const owner = "probe"
+	r := newResource(ledger.KindDirectory, owner, rootdir.Tmp+"/"+policy.NewID("probe-"))
+	if err := l.intend(ctx, owner, r); err != nil {
+		return nil, err
+	}
+	t, err := l.probe(ctx, r)
+	after := context.WithoutCancel(ctx)
+	if rerr := l.removePath(after, r.Path); err == nil {
+		err = rerr
+	}
+	if err == nil {
+		err = l.release(owner, r)
+	}
 	if err != nil {
 		return nil, err
 	}
 	l.table = t
 	return t, nil
+}
+
+func (l *Local) probe(ctx context.Context, r ledger.Resource) (*cow.Table, error) {
+	scratch, err := l.root.Mkdir(r.Path, 0o700)
+	if err != nil {
+		return nil, diskError("helper.probe", err)
+	}
+	defer scratch.Close()
+	return cow.Probe(ctx, l.root.Dir, scratch)
 }
 
 // intend writes resources to the ledger, durably, and remembers them for the

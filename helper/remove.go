@@ -94,7 +94,12 @@ func (l *Local) removeBehind(ctx context.Context, id policy.AllocationID, rs []l
 	}
 	go func() {
 		defer l.reclaim.Done()
-		if err := l.removeNow(context.WithoutCancel(ctx), id, trash); err != nil {
+		after := context.WithoutCancel(ctx)
+		err := l.removeNow(after, id, trash)
+		if err == nil {
+			err = l.ledger.Sync(after)
+		}
+		if err != nil {
 			l.log.Warn("space not reclaimed yet", "allocation", id, "error", err)
 		}
 	}()

@@ -19,6 +19,9 @@ import (
 // followed, interrupted removals finished.
 func (r *Runtime) Recover(ctx context.Context) (RecoveryReport, error) {
 	var rep RecoveryReport
+	if err := r.ledger.Sync(ctx); err != nil { // or our own buffered releases look like leftovers
+		return rep, err
+	}
 	state, err := ledger.Scan(ctx, r.ledgerDir)
 	if err != nil {
 		return rep, err
