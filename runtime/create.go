@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -134,17 +136,29 @@ func (c *creation) checkPolicy(context.Context) error {
 		return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "the dirty-state policy %s is not possible in this version", c.dirty)
 	}
 	for _, repo := range c.repos {
-		if !isLocal(repo.source) {
-			continue
-		}
-		if err := checkOverlap(c.r.root.Path, repo.source.URL, "the repository "+string(repo.source.ID)); err != nil {
+		if err := c.r.checkSource(repo.source); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func isLocal(s gitcache.Source) bool { return len(s.URL) > 0 && s.URL[0] == '/' }
+// isLocal reports whether a source is a directory of this host given by its
+// path: only such a one has a working tree that could be dirty.
+func isLocal(s gitcache.Source) bool { return strings.HasPrefix(s.URL, "/") }
+
+// checkSource refuses a source on this host that overlaps the Runtime root.
+func (r *Runtime) checkSource(s gitcache.Source) error {
+	p := s.URL
+	if !isLocal(s) {
+		u, err := url.Parse(s.URL)
+		if err != nil || u.Scheme != "file" {
+			return nil // gitcache has checked it
+		}
+		p = u.Path
+	}
+	return checkOverlap(r.root.Path, p, "the repository")
+}
 
 // resolve turns selectors into points, while git looks for uncommitted changes
 // of local sources at the same time.

@@ -127,10 +127,8 @@ func (r *Runtime) runCreation(ctx context.Context, req RunRequest, src gitcache.
 	if err := sel.Validate(); err != nil {
 		return nil, err
 	}
-	if isLocal(src) {
-		if err := checkOverlap(r.root.Path, src.URL, "the repository"); err != nil {
-			return nil, err
-		}
+	if err := r.checkSource(src); err != nil {
+		return nil, err
 	}
 	c := &creation{id: policy.NewAllocationID(), workspace: "default", sandbox: r.sandboxDefaults(req.Sandbox), ephemeral: !req.Keep}
 	c.cleanup = policy.CleanupPolicy{Mode: policy.RemoveOnStop, DiscardUncollected: true}

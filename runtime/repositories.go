@@ -25,10 +25,8 @@ func (r *Runtime) AddRepository(ctx context.Context, req AddRepositoryRequest) (
 	if err := policy.CheckID("repository", string(src.ID)); err != nil {
 		return Repository{}, err
 	}
-	if isLocal(src) {
-		if err := checkOverlap(r.root.Path, src.URL, "the repository"); err != nil {
-			return Repository{}, err
-		}
+	if err := r.checkSource(src); err != nil {
+		return Repository{}, err
 	}
 	rec := registry.Repository{ID: src.ID, Source: src.URL, CreatedAt: r.now()}
 	if err := r.registry.PutRepository(ctx, rec); err != nil {

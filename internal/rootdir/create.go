@@ -18,10 +18,10 @@ import (
 func Create(p string) (*Root, error) {
 	const op = "rootdir.create"
 	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-		return nil, policy.Errorf(policy.CodeRuntimeRootInvalid, op, "the Runtime root's parent cannot be made").Because(err)
+		return nil, cannotMake(op, "the Runtime root's parent", err)
 	}
 	if err := os.Mkdir(p, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, policy.Errorf(policy.CodeRuntimeRootInvalid, op, "the Runtime root cannot be made").Because(err)
+		return nil, cannotMake(op, "the Runtime root", err)
 	}
 	r, err := Open(p)
 	if err != nil {
@@ -65,12 +65,16 @@ func (r *Root) complete() error {
 	for _, d := range Directories() {
 		f, err := r.Ensure(d)
 		if err != nil {
-			if errors.Is(err, unix.ENOSPC) {
-				return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
-			}
-			return policy.Errorf(policy.CodeRuntimeRootInvalid, op, "%s cannot be made in the Runtime root", d).Because(err)
+			return cannotMake(op, d, err)
 		}
 		f.Close()
 	}
 	return r.Dir.Sync()
+}
+
+func cannotMake(op, what string, err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
+	}
+	return policy.Errorf(policy.CodeRuntimeRootInvalid, op, "%s cannot be made", what).Because(err)
 }

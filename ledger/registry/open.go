@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -64,9 +65,23 @@ func Open(ctx context.Context, path string) (_ *Registry, err error) {
 	r := &Registry{db: db}
 	if err := r.migrate(ctx); err != nil {
 		db.Close()
-		return nil, err
+		return nil, fullDisk(path, op, err)
 	}
 	return r, nil
+}
+
+// fullDisk replaces a failure by CodeDiskFull where the file system has nothing
+// left: SQLite says only "unable to open" when it cannot make its -wal file.
+func fullDisk(path, op string, err error) error {
+	var st unix.Statfs_t
+	if !errors.Is(err, policy.CodeRegistryFailed) || unix.Statfs(path, &st) != nil {
+		return err
+	}
+	const least = 256 << 10
+	if st.Bavail*uint64(st.Bsize) < least || (st.Files > 0 && st.Ffree == 0) {
+		return policy.Errorf(policy.CodeDiskFull, op, "the disk is full: the registry cannot be opened").Because(err)
+	}
+	return err
 }
 
 // migrate brings the schema to schemaVersion. The warm path is one pragma.
