@@ -2,11 +2,15 @@ package runtime
 
 import (
 	"context"
+	"time"
 
 	"yoi.dev/yoi-runtime/gitcache"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/policy"
 )
+
+// keysKeptFor is how long a repeated request gets the first one's answer.
+const keysKeptFor = 7 * 24 * time.Hour
 
 // GC removes leftovers and expired workspaces, evicts pristine trees that
 // nobody uses down to the quota, least recently used first, and lets git repack
@@ -45,6 +49,9 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 	}
 	rep.RemovedTrees = append(rep.RemovedTrees, ev.Removed...)
 	rep.FreedBytes += ev.BytesFreed
+	if _, err := r.registry.ForgetKeysBefore(ctx, r.now().Add(-keysKeptFor)); err != nil {
+		return rep, err
+	}
 	return rep, r.gcMirrors(ctx, &rep)
 }
 

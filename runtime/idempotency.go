@@ -45,11 +45,11 @@ func idempotent[T any](ctx context.Context, r *Runtime, kind, key string, req an
 	after := context.WithoutCancel(ctx)
 	if err == nil {
 		if b, err = json.Marshal(v); err == nil {
-			err = r.registry.AnswerKey(after, key, b)
+			err = r.registry.AnswerKey(after, k, b)
 		}
 	}
 	if err != nil {
-		if ferr := r.registry.ForgetKey(after, key); ferr != nil {
+		if ferr := r.registry.ForgetKey(after, k); ferr != nil {
 			r.log.Warn("idempotency key not freed", "error", ferr)
 		}
 		return zero, err

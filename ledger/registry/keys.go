@@ -48,14 +48,16 @@ func (r *Registry) ClaimKey(ctx context.Context, key, digest string) (k Idempote
 	return k, first, nil
 }
 
-// AnswerKey stores the response to a claimed key.
-func (r *Registry) AnswerKey(ctx context.Context, key string, response []byte) error {
-	return r.exec(ctx, "UPDATE idempotency_keys SET response = ? WHERE key = ?", string(response), key)
+// AnswerKey stores the response to a key as ClaimKey returned it. A claim that
+// was taken over meanwhile is left to its new holder.
+func (r *Registry) AnswerKey(ctx context.Context, k IdempotencyKey, response []byte) error {
+	return r.exec(ctx, "UPDATE idempotency_keys SET response = ? WHERE key = ? AND created_at = ? AND response IS NULL",
+		string(response), k.Key, k.CreatedAt.UnixNano())
 }
 
-// ForgetKey frees a key, as after a failed request.
-func (r *Registry) ForgetKey(ctx context.Context, key string) error {
-	return r.exec(ctx, "DELETE FROM idempotency_keys WHERE key = ?", key)
+// ForgetKey frees a claimed key, as after a failed request.
+func (r *Registry) ForgetKey(ctx context.Context, k IdempotencyKey) error {
+	return r.exec(ctx, "DELETE FROM idempotency_keys WHERE key = ? AND created_at = ? AND response IS NULL", k.Key, k.CreatedAt.UnixNano())
 }
 
 // ForgetKeysBefore frees the keys that were claimed before t.

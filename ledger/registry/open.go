@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"time"
@@ -38,6 +39,8 @@ CREATE TABLE idempotency_keys (
 	key TEXT PRIMARY KEY, digest TEXT NOT NULL, response TEXT, created_at INTEGER NOT NULL) WITHOUT ROWID;
 `}
 
+const busyTimeout = 10 * time.Second
+
 // Registry is an open runtime.db. Its methods may be called from any goroutine.
 type Registry struct {
 	db *sql.DB
@@ -54,7 +57,7 @@ func Open(ctx context.Context, path string) (_ *Registry, err error) {
 		return nil, dbError(op, err)
 	}
 	q := url.Values{
-		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
+		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
 		"_txlock": {"immediate"},
 	}
 	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String())
@@ -63,11 +66,35 @@ func Open(ctx context.Context, path string) (_ *Registry, err error) {
 	}
 	db.SetMaxOpenConns(1)
 	r := &Registry{db: db}
+	if err := r.connect(ctx); err != nil {
+		db.Close()
+		return nil, fullDisk(path, op, dbError(op, err))
+	}
 	if err := r.migrate(ctx); err != nil {
 		db.Close()
 		return nil, fullDisk(path, op, err)
 	}
 	return r, nil
+}
+
+// connect makes the first connection. Switching a new database to WAL takes an
+// exclusive lock for which SQLite does not wait, whatever busy_timeout says
+// (sqlite.org/wal.html, "sometimes SQLITE_BUSY"), so of several processes that
+// open it for the first time all but one try again.
+func (r *Registry) connect(ctx context.Context) error {
+	deadline := time.Now().Add(busyTimeout)
+	for {
+		err := r.db.PingContext(ctx)
+		var se *sqlite.Error
+		if !errors.As(err, &se) || se.Code()&0xff != sqlite3.SQLITE_BUSY || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // fullDisk replaces a failure by CodeDiskFull where the file system has nothing
@@ -94,6 +121,8 @@ func (r *Registry) migrate(ctx context.Context) error {
 	switch {
 	case version == schemaVersion:
 		return nil
+	case version < 0:
+		return policy.Errorf(policy.CodeRegistryFailed, op, "runtime.db has schema version %d, which no program writes", version)
 	case version > schemaVersion:
 		return policy.Errorf(policy.CodeRuntimeRootNewer, op, "runtime.db has schema version %d, this program knows %d", version, schemaVersion)
 	}
@@ -110,7 +139,7 @@ func (r *Registry) migrate(ctx context.Context) error {
 		if _, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO meta VALUES ('runtime_id', ?)", policy.NewID("rt-")); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "PRAGMA user_version = 1")
+		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", schemaVersion))
 		return err
 	})
 }

@@ -1,11 +1,14 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +78,81 @@ func TestNewerAndBroken(t *testing.T) {
 	}
 }
 
+func TestNegativeVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.db")
+	r := open(t, path)
+	_, err := r.db.Exec("PRAGMA user_version = -1")
+	must(t, err)
+	must(t, r.Close())
+	if _, err := Open(context.Background(), path); !errors.Is(err, policy.CodeRegistryFailed) {
+		t.Fatalf("negative: %v", err)
+	}
+}
+
+// TestProcesses has several processes open one new database at once, and kills
+// them with SIGKILL: what they had acknowledged is there.
+func TestProcesses(t *testing.T) {
+	if path := os.Getenv("REGISTRY_TEST_WRITER"); path != "" {
+		writer(path)
+	}
+	for round := range 5 {
+		path := filepath.Join(t.TempDir(), "r.db")
+		var procs []*exec.Cmd
+		var acked []*bytes.Buffer
+		for i := range 4 {
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestProcesses$")
+			cmd.Env = append(os.Environ(), "REGISTRY_TEST_WRITER="+path, fmt.Sprintf("REGISTRY_TEST_N=%d", i))
+			out := &bytes.Buffer{}
+			cmd.Stdout, cmd.Stderr = out, os.Stderr
+			must(t, cmd.Start())
+			procs, acked = append(procs, cmd), append(acked, out)
+		}
+		time.Sleep(time.Duration(150+50*round) * time.Millisecond)
+		for _, p := range procs {
+			must(t, p.Process.Kill())
+			if err := p.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+				t.Fatalf("a writer failed before it was killed: %v", err)
+			}
+		}
+		r := open(t, path)
+		total := 0
+		for _, out := range acked {
+			for _, id := range strings.Fields(out.String()) {
+				if len(id) != len("ws-0123456789abcdef") {
+					continue // the last line may be cut off
+				}
+				total++
+				if _, err := r.GetAllocation(context.Background(), policy.AllocationID(id)); err != nil {
+					t.Fatalf("%s was acknowledged and is lost: %v", id, err)
+				}
+			}
+		}
+		if total == 0 {
+			t.Fatal("no writer wrote anything")
+		}
+		must(t, r.Close())
+	}
+}
+
+func writer(path string) {
+	ctx := context.Background()
+	for {
+		r, err := Open(ctx, path)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		a := allocation(0)
+		a.ID = policy.NewAllocationID()
+		if err := r.PutAllocation(ctx, a); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(a.ID)
+		r.Close()
+	}
+}
+
 func TestRepositories(t *testing.T) {
 	ctx := context.Background()
 	r := open(t, filepath.Join(t.TempDir(), "r.db"))
@@ -100,21 +178,28 @@ func TestRepositories(t *testing.T) {
 func TestStateMachines(t *testing.T) {
 	ctx := context.Background()
 	r := open(t, filepath.Join(t.TempDir(), "r.db"))
-	states := []AllocationStatus{AllocationActive, AllocationStopped, AllocationFailed, AllocationCleanupPending, AllocationRemoved}
+	const active, stopped, failed, pending, removed = AllocationActive, AllocationStopped, AllocationFailed, AllocationCleanupPending, AllocationRemoved
+	// Rows are from, columns to.
+	table := []struct {
+		from AllocationStatus
+		to   map[AllocationStatus]bool
+	}{
+		{active, map[AllocationStatus]bool{active: true, stopped: true, failed: true, pending: true}},
+		{stopped, map[AllocationStatus]bool{stopped: true, failed: true, pending: true}},
+		{failed, map[AllocationStatus]bool{failed: true, pending: true}},
+		{pending, map[AllocationStatus]bool{pending: true, removed: true}},
+		{removed, map[AllocationStatus]bool{removed: true}},
+	}
 	n := 0
-	for _, from := range states {
-		for _, to := range states {
+	for _, row := range table {
+		for _, to := range []AllocationStatus{active, stopped, failed, pending, removed} {
 			n++
 			a := allocation(n)
-			a.Status = from
+			a.Status = row.from
 			must(t, r.PutAllocation(ctx, a))
 			_, err := r.UpdateAllocation(ctx, a.ID, func(v *Allocation) error { v.Status = to; return nil })
-			allowed := from == to
-			for _, m := range allocationMoves[from] {
-				allowed = allowed || m == to
-			}
-			if (err == nil) != allowed || (err != nil && !errors.Is(err, policy.CodeConflict)) {
-				t.Errorf("%s → %s: %v", from, to, err)
+			if (err == nil) != row.to[to] || (err != nil && !errors.Is(err, policy.CodeConflict)) {
+				t.Errorf("%s → %s: %v", row.from, to, err)
 			}
 		}
 	}
@@ -207,14 +292,14 @@ func TestExpired(t *testing.T) {
 func TestIdempotencyKeys(t *testing.T) {
 	ctx := context.Background()
 	r := open(t, filepath.Join(t.TempDir(), "r.db"))
-	_, first, err := r.ClaimKey(ctx, "k", "d1")
+	claim, first, err := r.ClaimKey(ctx, "k", "d1")
 	if err != nil || !first {
 		t.Fatalf("first claim: %v %v", first, err)
 	}
 	if _, _, err := r.ClaimKey(ctx, "k", "d1"); !errors.Is(err, policy.CodeConflict) {
 		t.Errorf("under way: %v", err)
 	}
-	must(t, r.AnswerKey(ctx, "k", []byte(`{"id":1}`)))
+	must(t, r.AnswerKey(ctx, claim, []byte(`{"id":1}`)))
 	k, first, err := r.ClaimKey(ctx, "k", "d1")
 	if err != nil || first || string(k.Response) != `{"id":1}` {
 		t.Errorf("answered: %+v %v %v", k, first, err)
@@ -223,12 +308,20 @@ func TestIdempotencyKeys(t *testing.T) {
 		t.Errorf("another request: %v", err)
 	}
 	// A claim whose process died is free again after a while.
-	_, _, err = r.ClaimKey(ctx, "dead", "d")
+	late, _, err := r.ClaimKey(ctx, "dead", "d")
 	must(t, err)
 	_, err = r.db.Exec("UPDATE idempotency_keys SET created_at = created_at - ? WHERE key = 'dead'", int64(claimTimeout))
 	must(t, err)
-	if _, first, err := r.ClaimKey(ctx, "dead", "d"); err != nil || !first {
+	next, first, err := r.ClaimKey(ctx, "dead", "d")
+	if err != nil || !first {
 		t.Errorf("dead claim: %v %v", first, err)
+	}
+	// The first claimant was only slow: it must not undo what its successor did.
+	must(t, r.AnswerKey(ctx, next, []byte(`"second"`)))
+	must(t, r.ForgetKey(ctx, late))
+	must(t, r.AnswerKey(ctx, late, []byte(`"first"`)))
+	if k, first, err := r.ClaimKey(ctx, "dead", "d"); err != nil || first || string(k.Response) != `"second"` {
+		t.Errorf("after a late claimant: %s %v %v", k.Response, first, err)
 	}
 }
 

@@ -18,8 +18,8 @@ type Repository struct {
 }
 
 // AllocationStatus is an allocation's state. It moves active → stopped →
-// cleanup_pending → removed; active and stopped may also become failed, and
-// failed goes on to cleanup_pending.
+// cleanup_pending → removed, and may pass over stopped; active and stopped may
+// also become failed, and failed goes on to cleanup_pending.
 type AllocationStatus string
 
 const (
@@ -70,8 +70,8 @@ type Allocation struct {
 	Evidence json.RawMessage `json:"evidence,omitempty"`
 }
 
-// WorkerStatus is a Worker's state: starting → running → exited or lost, or
-// starting → failed.
+// WorkerStatus is a Worker's state: starting → running → exited or lost (where
+// running may have gone unseen), or starting → failed.
 type WorkerStatus string
 
 const (
