@@ -2,7 +2,10 @@ module yoi.dev/yoi-runtime
 
 go 1.26.0
 
-require golang.org/x/sys v0.50.0
+require (
+	github.com/seccomp/libseccomp-golang v0.11.1
+	golang.org/x/sys v0.50.0
+)
 
 require (
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
@@ -23,7 +26,6 @@ require (
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rogpeppe/go-internal v1.16.0 // indirect
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
-	github.com/seccomp/libseccomp-golang v0.11.1 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	go.etcd.io/bbolt v1.5.0 // indirect

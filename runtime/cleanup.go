@@ -77,6 +77,12 @@ func (r *Runtime) remove(ctx context.Context, a registry.Allocation) error {
 			return err
 		}
 	}
+	return r.takeAway(ctx, a)
+}
+
+// takeAway does the removal. For an ephemeral allocation, which recovery would
+// take away anyway, nothing has to be recorded first.
+func (r *Runtime) takeAway(ctx context.Context, a registry.Allocation) error {
 	if err := r.helper.Remove(ctx, helper.RemoveRequest{AllocationID: a.ID, Background: r.daemon}); err != nil {
 		return err
 	}
@@ -85,6 +91,9 @@ func (r *Runtime) remove(ctx context.Context, a registry.Allocation) error {
 	}
 	_, err := r.registry.UpdateAllocation(ctx, a.ID, func(v *registry.Allocation) error {
 		v.Status, v.RemovedAt = registry.AllocationRemoved, r.now()
+		if v.StoppedAt.IsZero() {
+			v.StoppedAt = v.RemovedAt
+		}
 		return nil
 	})
 	if err == nil {

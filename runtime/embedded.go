@@ -109,7 +109,7 @@ func (r *Runtime) run(ctx context.Context, req RunRequest, src gitcache.Source, 
 		res.Warnings = append(res.Warnings, *policy.Warnf(policy.CodeUncollectedWork, "runtime.run", "the command added objects to git, which are removed with its workspace").
 			WithHint("Use --keep to keep the workspace."))
 	}
-	if rerr := r.remove(after, a); err == nil {
+	if rerr := r.takeAway(after, a); err == nil {
 		err = rerr
 	}
 	return res, err

@@ -84,7 +84,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 	if l.logs {
 		w.Logs = []string{"stdout", "stderr"}
 	}
-	if !l.unrecorded {
+	if l.outlives() {
 		if err := r.registry.PutWorker(ctx, w); err != nil {
 			r.closeDirect(l.id)
 			return w, nil, err
@@ -96,20 +96,33 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		return r.launchFailed(ctx, l, w, err)
 	}
 	w.Status, w.StartedAt = registry.WorkerRunning, launched.StartedAt
-	if l.unrecorded {
-		return w, launched, nil
+	if err := r.recordStart(ctx, l, w); err != nil {
+		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
+		launched.Pidfd.Close()
+		r.closeDirect(l.id)
+		return w, nil, errors.Join(err, kerr)
 	}
-	r.event("worker.started", string(w.ID), map[string]string{"workspace": string(a.ID)})
-	stored, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
+	return w, launched, nil
+}
+
+// outlives says that the Worker may be there after this process, so that its
+// record has to be there before it. The record of one that dies with us may
+// come after: a crash between the two leaves nothing to record.
+func (l *launch) outlives() bool { return !l.dieWithParent && !l.unrecorded }
+
+func (r *Runtime) recordStart(ctx context.Context, l launch, w registry.Worker) error {
+	if l.unrecorded {
+		return nil
+	}
+	r.event("worker.started", string(w.ID), map[string]string{"workspace": string(w.AllocationID)})
+	if !l.outlives() {
+		return r.registry.PutWorker(ctx, w)
+	}
+	_, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
 		v.Status, v.StartedAt = w.Status, w.StartedAt
 		return nil
 	})
-	if err != nil {
-		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
-		launched.Pidfd.Close()
-		return w, nil, errors.Join(err, kerr)
-	}
-	return stored, launched, nil
+	return err
 }
 
 func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRequest {
@@ -132,7 +145,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 // launchFailed records a Worker that never started.
 func (r *Runtime) launchFailed(ctx context.Context, l launch, w registry.Worker, err error) (registry.Worker, *helper.Launched, error) {
 	w.Status = registry.WorkerFailed
-	if l.unrecorded {
+	if !l.outlives() {
 		return w, nil, err
 	}
 	_, uerr := r.registry.UpdateWorker(context.WithoutCancel(ctx), w.ID, func(v *registry.Worker) error {

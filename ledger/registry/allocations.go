@@ -17,7 +17,7 @@ func unknownAllocation(id policy.AllocationID) *policy.Diagnostic {
 
 // allocationMoves is the state machine. A status may always stay as it is.
 var allocationMoves = map[AllocationStatus][]AllocationStatus{
-	AllocationActive:         {AllocationStopped, AllocationFailed, AllocationCleanupPending},
+	AllocationActive:         {AllocationStopped, AllocationFailed, AllocationCleanupPending, AllocationRemoved},
 	AllocationStopped:        {AllocationFailed, AllocationCleanupPending},
 	AllocationFailed:         {AllocationCleanupPending},
 	AllocationCleanupPending: {AllocationRemoved},

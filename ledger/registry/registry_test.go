@@ -184,7 +184,7 @@ func TestStateMachines(t *testing.T) {
 		from AllocationStatus
 		to   map[AllocationStatus]bool
 	}{
-		{active, map[AllocationStatus]bool{active: true, stopped: true, failed: true, pending: true}},
+		{active, map[AllocationStatus]bool{active: true, stopped: true, failed: true, pending: true, removed: true}},
 		{stopped, map[AllocationStatus]bool{stopped: true, failed: true, pending: true}},
 		{failed, map[AllocationStatus]bool{failed: true, pending: true}},
 		{pending, map[AllocationStatus]bool{pending: true, removed: true}},

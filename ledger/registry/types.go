@@ -18,7 +18,8 @@ type Repository struct {
 }
 
 // AllocationStatus is an allocation's state. It moves active → stopped →
-// cleanup_pending → removed, and may pass over stopped; active and stopped may
+// cleanup_pending → removed, and may pass over stopped and, for an ephemeral
+// allocation, cleanup_pending; active and stopped may
 // also become failed, and failed goes on to cleanup_pending.
 type AllocationStatus string
 
