@@ -1,0 +1,275 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"yoi.dev/yoi-runtime/internal/servicetest"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+// document loads openapi.json. With closed, an object of an answer may hold
+// only what is documented; the document itself leaves answers open, so that a
+// generated client does not break on a new field.
+func document(t *testing.T, closed bool) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if closed {
+		no := false
+		for _, s := range doc.Components.Schemas {
+			if len(s.Value.Properties) > 0 {
+				s.Value.AdditionalProperties.Has = &no
+			}
+		}
+	}
+	return doc
+}
+
+func TestEveryRouteIsDocumentedAndEveryDocumentedRouteServed(t *testing.T) {
+	doc := document(t, false)
+	served := map[string]route{}
+	for _, r := range routes() {
+		served[r.method+" "+r.path] = r
+	}
+	for path, it := range doc.Paths.Map() {
+		for method, op := range it.Operations() {
+			r, ok := served[method+" "+path]
+			if !ok {
+				t.Errorf("%s %s is documented, not served", method, path)
+				continue
+			}
+			delete(served, method+" "+path)
+			if op.OperationID != r.operation {
+				t.Errorf("%s %s: operationId %q, served as %q", method, path, op.OperationID, r.operation)
+			}
+			checkParameters(t, r, op)
+		}
+	}
+	for name := range served {
+		t.Errorf("%s is served, not documented", name)
+	}
+}
+
+func checkParameters(t *testing.T, r route, op *openapi3.Operation) {
+	t.Helper()
+	var query []string
+	key := false
+	for _, p := range op.Parameters {
+		switch {
+		case p.Value.In == "query":
+			query = append(query, p.Value.Name)
+		case p.Value.Name == "Idempotency-Key":
+			key = true
+		}
+	}
+	if want := slices.Sorted(slices.Values(r.query)); !slices.Equal(slices.Sorted(slices.Values(query)), want) {
+		t.Errorf("%s: parameters %v are documented, %v taken", r.operation, query, want)
+	}
+	if want := r.method == "POST" && !r.once; key != want {
+		t.Errorf("%s: Idempotency-Key documented %v, taken %v", r.operation, key, want)
+	}
+}
+
+// TestSchemasAreTheGoTypes compares names and, in answers, which fields are
+// always there.
+func TestSchemasAreTheGoTypes(t *testing.T) {
+	answers := map[string]any{
+		"Problem": Problem{}, "Diagnostic": policy.Diagnostic{}, "Info": runtime.Info{}, "Repository": runtime.Repository{},
+		"RepositoryList": repositoryList{}, "FetchResult": runtime.FetchResult{}, "RepositoryPoint": policy.RepositoryPoint{},
+		"ResolveResult": runtime.ResolveResult{}, "Workspace": runtime.Workspace{}, "WorkspaceList": runtime.WorkspaceList{},
+		"Evidence": runtime.Evidence{}, "Worker": runtime.Worker{}, "WorkerList": runtime.WorkerList{}, "Outcome": runtime.Outcome{},
+		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{},
+		"GCReport": runtime.GCReport{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
+		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
+	}
+	requests := map[string]any{
+		"AddRepositoryRequest": runtime.AddRepositoryRequest{}, "Selector": policy.Selector{}, "ResolveRequest": runtime.ResolveRequest{},
+		"RepositoryRequest": runtime.RepositoryRequest{}, "CleanupPolicy": policy.CleanupPolicy{}, "NetworkPolicy": policy.NetworkPolicy{},
+		"Limits": policy.Limits{}, "SandboxPolicy": policy.SandboxPolicy{}, "CreateWorkspaceRequest": runtime.CreateWorkspaceRequest{},
+		"RemoveWorkspaceRequest": runtime.RemoveWorkspaceRequest{}, "SpawnWorkerRequest": runtime.SpawnWorkerRequest{},
+		"SignalRequest": runtime.SignalRequest{}, "StopRequest": runtime.StopRequest{}, "GCRequest": runtime.GCRequest{},
+	}
+	schemas := document(t, false).Components.Schemas
+	for name := range schemas {
+		if answers[name] == nil && requests[name] == nil {
+			t.Errorf("the schema %s belongs to no type", name)
+		}
+	}
+	for name, v := range answers {
+		s, always := schemas[name], alwaysThere(v)
+		checkNames(t, name, s, v)
+		if s != nil && !slices.Equal(slices.Sorted(slices.Values(s.Value.Required)), always) {
+			t.Errorf("%s: %v are required, %v always there", name, s.Value.Required, always)
+		}
+	}
+	for name, v := range requests {
+		checkNames(t, name, schemas[name], v)
+		if s := schemas[name]; s != nil && (s.Value.AdditionalProperties.Has == nil || *s.Value.AdditionalProperties.Has) {
+			t.Errorf("%s is decoded strictly, but documented open", name)
+		}
+	}
+}
+
+func checkNames(t *testing.T, name string, s *openapi3.SchemaRef, v any) {
+	t.Helper()
+	if s == nil {
+		t.Errorf("the type %s has no schema", name)
+		return
+	}
+	documented := slices.Sorted(maps.Keys(s.Value.Properties))
+	if fields := slices.Sorted(maps.Keys(fieldsOf(reflect.TypeOf(v)))); !slices.Equal(documented, fields) {
+		t.Errorf("%s: documented %v, the type has %v", name, documented, fields)
+	}
+}
+
+func alwaysThere(v any) []string {
+	var out []string
+	for f := range reflect.TypeOf(v).Fields() {
+		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && name != "-" && !strings.Contains(opts, "omit") {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// example is a request of an operation, with everything that it takes.
+type example struct{ path, body string }
+
+var examples = map[string]example{
+	"getInfo":          {path: "/v1/info"},
+	"getDoctor":        {path: "/v1/doctor"},
+	"collectGarbage":   {"/v1/gc", `{"dry_run":true,"keep_cache_bytes":1}`},
+	"getOpenAPI":       {path: "/v1/openapi.json"},
+	"listRepositories": {path: "/v1/repositories"},
+	"addRepository":    {"/v1/repositories", `{"id":"hello","source":"/srv/hello"}`},
+	"getRepository":    {path: "/v1/repositories/hello"},
+	"removeRepository": {path: "/v1/repositories/hello"},
+	"fetchRepository":  {path: "/v1/repositories/hello/fetch"},
+	"resolve":          {"/v1/resolve", `{"repository_id":"hello","selector":{"kind":"branch","value":"main"},"scope":["src"]}`},
+	"listWorkspaces":   {path: "/v1/execution-workspaces?workspace_id=default&repository_id=hello&status=active&limit=3&after=x"},
+	"createWorkspace": {"/v1/execution-workspaces", `{"workspace_id":"default","repositories":[{"repository_id":"hello",
+		"selector":{},"scope":["src"],"branch":"b"}],"strategy":"auto","dirty_state_policy":"clean_point_only",
+		"cleanup_policy":{"mode":"keep_for","for":1,"discard_uncollected":true},"sandbox_policy":{"root":"system",
+		"network":{"mode":"none"},"seccomp":"strict","seccomp_allow":["ptrace"],"limits":{"nice":1},"env":{"A":"b"}},
+		"idempotency_key":"k"}`},
+	"getWorkspace":     {path: "/v1/execution-workspaces/ws-0123456789abcdef"},
+	"getEvidence":      {path: "/v1/execution-workspaces/ws-0123456789abcdef/evidence"},
+	"removeWorkspace":  {"/v1/execution-workspaces/ws-0123456789abcdef/cleanup", `{"discard":true,"stop":true}`},
+	"listWorkers":      {path: "/v1/workers?allocation_id=ws-0123456789abcdef&status=running"},
+	"spawnWorker":      {"/v1/workers", `{"allocation_id":"ws-0123456789abcdef","command":["make"],"repository_id":"hello","relative_cwd":"src","env":{"A":"b"},"limits":{"wall_clock":1000000}}`},
+	"getWorker":        {path: "/v1/workers/wk-0123456789abcdef"},
+	"getWorkerLogs":    {path: "/v1/workers/wk-0123456789abcdef/logs?stream=stdout&offset=1&limit=4&follow=true"},
+	"signalWorker":     {"/v1/workers/wk-0123456789abcdef/signal", `{"signal":"TERM"}`},
+	"stopWorker":       {"/v1/workers/wk-0123456789abcdef/stop", `{"grace_ns":1000}`},
+	"waitWorker":       {path: "/v1/workers/wk-0123456789abcdef/wait"},
+	"streamEvents":     {path: "/v1/events?after=0&owner=ws-0123456789abcdef&follow=true"},
+	"getLedgerRecords": {path: "/v1/ledger/records?owner=ws-0123456789abcdef&held=true"},
+	"verifyLedger":     {path: "/v1/ledger/verify"},
+	"replayLedger":     {path: "/v1/ledger/replay"},
+}
+
+func TestAnswersFollowTheDocument(t *testing.T) {
+	openapi3filter.RegisterBodyDecoder(linesType, decodeLine)
+	router, err := gorillamux.NewRouter(document(t, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := map[string]*servicetest.Service{
+		"full":  {Logs: []byte("hello")},
+		"empty": {Empty: true},
+		"refusing": {Err: policy.Errorf(policy.CodeAllocationInUse, "runtime.x", "it is in use").With("worker", "wk-1").
+			Because(io.ErrUnexpectedEOF)},
+		"failing":  {Err: io.ErrUnexpectedEOF},
+		"warning":  {Err: policy.Errorf(policy.CodeShallowSource, "runtime.x", "history is cut")},
+		"newer":    {Err: policy.Errorf("made_up_later", "runtime.x", "not known here")},
+		"panicing": {Panic: "/etc/secret"},
+	}
+	for _, r := range routes() {
+		ex, ok := examples[r.operation]
+		if !ok {
+			t.Errorf("%s has no example", r.operation)
+			continue
+		}
+		for kind, svc := range services {
+			t.Run(r.operation+"/"+kind, func(t *testing.T) {
+				code := checkAnswer(t, router, svc, r.method, ex)
+				failed := svc.Err != nil || svc.Panic != nil
+				if r.operation == "getOpenAPI" {
+					failed = false
+				}
+				if failed != (code >= 400) {
+					t.Errorf("status %d", code)
+				}
+			})
+		}
+	}
+}
+
+// checkAnswer sends one request and holds both sides against the document.
+func checkAnswer(t *testing.T, router routers.Router, svc runtime.Service, method string, ex example) int {
+	t.Helper()
+	req := httptest.NewRequest(method, ex.path, strings.NewReader(ex.body))
+	if ex.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	rt, params, err := router.FindRoute(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: rt}
+	if err := openapi3filter.ValidateRequest(t.Context(), in); err != nil {
+		t.Fatalf("the example is not documented: %v", err)
+	}
+	req.Body = io.NopCloser(strings.NewReader(ex.body))
+	w := httptest.NewRecorder()
+	NewServer(Options{Service: svc}).ServeHTTP(w, req)
+	out := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: in, Status: w.Code, Header: w.Header(),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true},
+	}
+	if w.Body.Len() == 0 && w.Code == http.StatusOK { // a stream without a line
+		return w.Code
+	}
+	out.SetBodyBytes(w.Body.Bytes())
+	if err := openapi3filter.ValidateResponse(t.Context(), out); err != nil {
+		t.Errorf("status %d, body %s: %v", w.Code, w.Body, err)
+	}
+	if strings.Contains(w.Body.String(), "/etc/secret") || strings.Contains(w.Body.String(), "unexpected EOF") {
+		t.Errorf("the cause leaks: %s", w.Body)
+	}
+	return w.Code
+}
+
+// decodeLine gives the validator the first of the JSON lines; they are alike.
+func decodeLine(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
+	b, err := io.ReadAll(body)
+	if err != nil {
+		return nil, err
+	}
+	first, _, _ := bytes.Cut(b, []byte("\n"))
+	var v any
+	err = json.Unmarshal(first, &v)
+	return v, err
+}
