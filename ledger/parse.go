@@ -118,7 +118,10 @@ func (p *parsed) takeHead(l *line, visit func(*Record)) string {
 		return "the first record is not a head"
 	}
 	var prev hash
-	if n, err := hex.Decode(prev[:], []byte(r.Prev)); err != nil || n != len(prev) {
+	if len(r.Prev) != hex.EncodedLen(len(prev)) {
+		return "the head names no previous hash"
+	}
+	if _, err := hex.Decode(prev[:], []byte(r.Prev)); err != nil {
 		return "the head names no previous hash"
 	}
 	h := prev.next(l.covered)

@@ -1,0 +1,77 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"go.etcd.io/bbolt"
+)
+
+// The peer of a ledger record is bbolt's Update of the same bytes, on the same
+// file system: run both with -bench . and compare.
+
+func benchIntend(b *testing.B, writers int) {
+	l := openTest(b, filepath.Join(b.TempDir(), "ledger"))
+	defer l.Close()
+	ctx := context.Background()
+	b.SetParallelism(writers)
+	b.ResetTimer()
+	run := func() {
+		r := res("ws-0123456789abcdef", "execution-workspaces/ws-0123456789abcdef")
+		if err := l.Intend(ctx, r); err != nil {
+			b.Error(err)
+		}
+		if err := l.Release(r.ID); err != nil {
+			b.Error(err)
+		}
+	}
+	if writers == 1 {
+		for range b.N {
+			run()
+		}
+		return
+	}
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			run()
+		}
+	})
+}
+
+func BenchmarkIntend1(b *testing.B)  { benchIntend(b, 1) }
+func BenchmarkIntend32(b *testing.B) { benchIntend(b, 16) } // times GOMAXPROCS of 2
+
+func benchBolt(b *testing.B, writers int) {
+	db, err := bbolt.Open(filepath.Join(b.TempDir(), "bolt.db"), 0o600, nil)
+	must(b, err)
+	defer db.Close()
+	must(b, db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("b")); return err }))
+	b.SetParallelism(writers)
+	b.ResetTimer()
+	run := func() {
+		r := res("ws-0123456789abcdef", "execution-workspaces/ws-0123456789abcdef")
+		doc, err := json.Marshal(r)
+		if err == nil {
+			err = db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("b")).Put([]byte(r.ID), doc) })
+		}
+		if err != nil {
+			b.Error(err)
+		}
+	}
+	if writers == 1 {
+		for range b.N {
+			run()
+		}
+		return
+	}
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			run()
+		}
+	})
+}
+
+func BenchmarkBolt1(b *testing.B)  { benchBolt(b, 1) }
+func BenchmarkBolt32(b *testing.B) { benchBolt(b, 16) }
