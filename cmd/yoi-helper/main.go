@@ -99,9 +99,10 @@ func run() (err error) {
 		return err
 	}
 	defer root.Close()
-	dir, err := ledger.OpenDir(root.Abs(rootdir.Ledger), true)
+	// Whoever comes first makes the directory, and it is the root's owner's.
+	dir, err := root.Ensure(rootdir.Ledger)
 	if err != nil {
-		return err
+		return policy.Errorf(policy.CodeLedgerFailed, "helper.open", "the ledger's directory cannot be opened").Because(err)
 	}
 	defer dir.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
