@@ -45,7 +45,7 @@ func spawn(t *testing.T, d *rig.Daemons, ws policy.AllocationID, script string) 
 
 func wait(t *testing.T, d *rig.Daemons, id policy.WorkerID) runtime.Worker {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	w, err := d.Client.WaitWorker(ctx, id)
 	if err != nil {
@@ -94,8 +94,8 @@ func TestMainPath(t *testing.T) {
 	for _, fs := range rig.FileSystems() {
 		for name, helperUID := range map[string]int{"privileged": 0, "user": yoiUser} {
 			t.Run(fs+"/"+name, func(t *testing.T) {
-				machine := rig.Before(t)
 				p := rig.NewPlace(t, fs, yoiUser)
+				machine := rig.Before(t)
 				repo := p.Give(t, small)
 				d := rig.StartDaemons(t, p, helperUID)
 				for _, s := range rig.Strategies(fs) {
@@ -156,6 +156,30 @@ func TestRemovalOfALiveWorkspace(t *testing.T) {
 	discard(t, d, ws.ID)
 	d.Stop(t)
 	rig.Clean(t, d.Root)
+}
+
+// TestTwoWorkersAtOnce: either the second is refused, or they work on one tree.
+func TestTwoWorkersAtOnce(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "disk", yoiUser)
+	d := rig.StartDaemons(t, p, 0)
+	repo := p.Give(t, testenv.RepoSmall(t))
+	for _, s := range []policy.StrategyName{policy.StrategyOverlay, policy.StrategyCopy} {
+		ws := workspace(t, d, repo.Dir, func(r *runtime.CreateWorkspaceRequest) { r.Strategy = s })
+		waits := spawn(t, d, ws.ID, "for i in $(seq 250); do test -e go && test -e /scratch/go && exit 0; sleep 0.02; done; exit 1")
+		time.Sleep(200 * time.Millisecond) // so that it has looked at least once
+		_, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sh", "-c", "touch go /scratch/go"}})
+		if err != nil {
+			wantCode(t, err, policy.CodeAllocationInUse)
+			if err := d.Client.SignalWorker(t.Context(), waits.ID, runtime.SignalRequest{Signal: "KILL"}); err != nil {
+				t.Error(err)
+			}
+			ended(t, d, waits.ID, 137)
+		} else {
+			ended(t, d, waits.ID, 0)
+		}
+		discard(t, d, ws.ID)
+	}
 }
 
 // TestSignals: by name and number; KILL is 137.

@@ -47,6 +47,18 @@ func TestTwoDaemonsOnOneRoot(t *testing.T) {
 	}
 }
 
+// TestHelperStartsFirst: on an empty directory, as its unit may at the first
+// boot, without taking anything away from the daemon's user.
+func TestHelperStartsFirst(t *testing.T) {
+	testenv.Root(t)
+	d := rig.NewDaemons(t, rig.NewPlace(t, "disk", yoiUser), 0)
+	rig.Command(t, "find", d.Root, "-mindepth", "1", "-delete")
+	d.Start(t)
+	if _, err := d.Client.Doctor(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWrongUser: a third user who can reach both sockets is told why not, and
 // the operator's --allow-uid is the only way in.
 func TestWrongUser(t *testing.T) {

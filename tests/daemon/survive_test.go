@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
@@ -11,14 +13,15 @@ import (
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
-// untilGo runs until the test lets it go on, by a file in its scratch directory.
-const untilGo = "echo before; while [ ! -e /scratch/go ]; do sleep 0.02; done; echo after; exit 42"
+// untilGo runs until it is told to go on. Its marker finds the process without
+// the daemons.
+func untilGo(marker string) string {
+	return "trap 'echo after; exit 42' USR1; echo before; while :; do sleep 0.02; done # " + marker
+}
 
-func letGo(t *testing.T, d *rig.Daemons, ws policy.AllocationID) {
+func letGo(t *testing.T, marker string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(d.Root, "execution-workspaces", string(ws), "scratch/go"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	rig.SignalMarked(t, marker, syscall.SIGUSR1)
 }
 
 // TestWorkerSurvives kills one or both processes under a live Worker. It ends
@@ -34,11 +37,12 @@ func TestWorkerSurvives(t *testing.T) {
 		for _, when := range []string{"ends while they are down", "ends after the restart"} {
 			for set, uid := range map[string]int{"privileged": 0, "user": yoiUser} {
 				t.Run(c.name+"/"+when+"/"+set, func(t *testing.T) {
-					machine := rig.Before(t)
 					p := rig.NewPlace(t, "disk", yoiUser)
+					machine := rig.Before(t)
 					d := rig.StartDaemons(t, p, uid)
 					ws := workspace(t, d, p.Give(t, small).Dir, nil)
-					w := spawn(t, d, ws.ID, untilGo)
+					marker := policy.NewID("marker-")
+					w := spawn(t, d, ws.ID, untilGo(marker))
 					if c.runtimed {
 						d.Runtimed.Kill(t)
 					}
@@ -46,7 +50,7 @@ func TestWorkerSurvives(t *testing.T) {
 						d.Helper.Kill(t)
 					}
 					if when == "ends while they are down" {
-						letGo(t, d, ws.ID)
+						letGo(t, marker)
 						settle(t, d, w.ID)
 					}
 					if c.helper {
@@ -59,7 +63,7 @@ func TestWorkerSurvives(t *testing.T) {
 						if got, err := d.Client.GetWorker(t.Context(), w.ID); err != nil || got.Status != runtime.WorkerRunning {
 							t.Errorf("after the restart the Worker is %q, %v", got.Status, err)
 						}
-						letGo(t, d, ws.ID)
+						letGo(t, marker)
 					}
 					ended(t, d, w.ID, 42)
 					if got := logs(t, d, w.ID, "stdout"); got != "before\nafter\n" {
@@ -80,8 +84,8 @@ func TestWorkerSurvives(t *testing.T) {
 func settle(t *testing.T, d *rig.Daemons, id policy.WorkerID) {
 	t.Helper()
 	rig.Eventually(t, "the outcome is on the disk", func() bool {
-		st, err := os.Stat(filepath.Join(d.Root, "workers", string(id), "metadata/outcome"))
-		return err == nil && st.Size() > 0
+		b, err := os.ReadFile(filepath.Join(d.Root, "workers", string(id), "metadata/outcome"))
+		return err == nil && len(bytes.Trim(b, "\x00")) > 0
 	})
 }
 
@@ -92,14 +96,15 @@ func TestOrderlyRestart(t *testing.T) {
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
 	ws := workspace(t, d, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
-	lives, dies := spawn(t, d, ws.ID, untilGo), spawn(t, d, ws.ID, "while :; do sleep 0.02; done")
+	marker := policy.NewID("marker-")
+	lives, dies := spawn(t, d, ws.ID, untilGo(marker)), spawn(t, d, ws.ID, "while :; do sleep 0.02; done")
 	d.Stop(t)
 	d.Start(t)
 	if err := d.Client.SignalWorker(t.Context(), dies.ID, runtime.SignalRequest{Signal: "KILL"}); err != nil {
 		t.Errorf("a Worker of an earlier process cannot be signalled: %v", err)
 	}
 	ended(t, d, dies.ID, 137)
-	letGo(t, d, ws.ID)
+	letGo(t, marker)
 	ended(t, d, lives.ID, 42)
 	discard(t, d, ws.ID)
 }
@@ -111,7 +116,8 @@ func TestFollowingClientSurvivesTheHelper(t *testing.T) {
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
 	ws := workspace(t, d, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
-	w := spawn(t, d, ws.ID, untilGo)
+	marker := policy.NewID("marker-")
+	w := spawn(t, d, ws.ID, untilGo(marker))
 	got := make(chan runtime.Worker, 1)
 	go func() {
 		v, _ := d.Client.WaitWorker(t.Context(), w.ID) // an error leaves v empty, which fails below
@@ -119,7 +125,7 @@ func TestFollowingClientSurvivesTheHelper(t *testing.T) {
 	}()
 	d.Helper.Kill(t)
 	d.StartHelper(t)
-	letGo(t, d, ws.ID)
+	letGo(t, marker)
 	if v := <-got; v.Outcome == nil || v.Outcome.ExitCode != 42 {
 		t.Errorf("the waiting caller was told %s %+v\n%s", v.Status, v.Outcome, d.Runtimed.Log())
 	}

@@ -18,7 +18,7 @@ git ls-files -s -z >/scratch/index
 git status --porcelain --ignored
 git fsck --no-dangling
 find . -path ./.git -prune -o ! -type d -print0 | sort -z >/scratch/files
-cat /scratch/index; printf '\1'; cat /scratch/files`
+cat /scratch/index; printf 'files follow\0'; cat /scratch/files`
 
 // arrived runs look on a repository and holds the answer against the source's
 // own git.
@@ -31,7 +31,7 @@ func arrived(t *testing.T, p rig.Place, repo testenv.Repo, args ...string) {
 	if head != repo.Commit {
 		t.Errorf("the Worker stands on %s, not %s", head, repo.Commit)
 	}
-	index, files, ok := strings.Cut(rest, "\x01")
+	index, files, ok := strings.Cut(rest, "files follow\x00")
 	if !ok {
 		t.Fatalf("the answer is cut short: %q", out)
 	}
@@ -60,7 +60,8 @@ func sourceIndex(t *testing.T, repo testenv.Repo) string {
 
 func lsTree(t *testing.T, repo testenv.Repo) string {
 	t.Helper()
-	return repo.Git(t, "ls-tree", "-r", "-z", "--full-tree", repo.Commit)
+	// The repository may belong to another user than this test's.
+	return repo.Git(t, "-c", "safe.directory=*", "ls-tree", "-r", "-z", "--full-tree", repo.Commit)
 }
 
 func sourceFiles(t *testing.T, repo testenv.Repo) string {

@@ -32,7 +32,8 @@ type Daemons struct {
 	Client           *api.Client
 }
 
-// NewDaemons prepares the two without starting them.
+// NewDaemons prepares the two without starting them. The Runtime root is made
+// by its owner, as an operator's first command would.
 func NewDaemons(t testing.TB, p Place, helperUID int, tags ...string) *Daemons {
 	t.Helper()
 	root := filepath.Join(p.Dir, "rt")
@@ -48,6 +49,8 @@ func NewDaemons(t testing.TB, p Place, helperUID int, tags ...string) *Daemons {
 			t.Fatal(err)
 		}
 	}
+	y := Yoi{Program: Program(t, "yoi", tags...), Root: root, UID: p.UID, Dir: "/", Home: p.Dir}
+	y.OK(t, "repo", "list")
 	d := &Daemons{Place: p, Root: root, API: filepath.Join(sockets, "api"), HelperSoc: filepath.Join(sockets, "helper"), HelperUID: helperUID, Tags: tags}
 	d.Client = api.NewClient(d.API)
 	t.Cleanup(func() {

@@ -159,3 +159,25 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 		}
 	}
 }
+
+// SignalMarked signals the process whose command line holds marker: a Worker,
+// found without asking the daemons.
+func SignalMarked(t testing.TB, marker string, s unix.Signal) {
+	t.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil || !strings.Contains(string(b), marker) {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(f, "/")[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Kill(pid, s); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no process is marked %s", marker)
+}
