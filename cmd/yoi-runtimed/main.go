@@ -24,6 +24,7 @@ import (
 
 type flags struct {
 	root, socket, helper string
+	workspace            string
 	allow                []string
 	verbose              bool
 }
@@ -47,6 +48,7 @@ Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
 	fl.StringVar(&f.socket, "socket", os.Getenv("YOI_SOCKET"), "the API's socket `PATH` (env YOI_SOCKET; default runtimed.sock in the Runtime root)")
 	fl.StringVar(&f.helper, "helper-socket", "", "yoi-helper's socket `PATH`")
 	fl.StringArrayVar(&f.allow, "allow-uid", nil, "admit this `UID` beside root and the daemon's own (repeatable)")
+	fl.StringVar(&f.workspace, "workspace", "", "legacy: register the repository at `DIR` at the start; use yoi repo add")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log every request")
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -88,6 +90,9 @@ func serve(ctx context.Context, f flags) (err error) {
 		return err
 	}
 	log.Info("recovered", "leftovers", rep.Leftovers, "removed", rep.Removed, "adopted", rep.Adopted, "kept", rep.Kept)
+	if err := bootstrap(ctx, r, f.workspace, log); err != nil {
+		return err
+	}
 	listeners, err := listen(ctx, f)
 	if err != nil {
 		return err
@@ -108,6 +113,22 @@ func serve(ctx context.Context, f flags) (err error) {
 	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, s.Shutdown(grace))
+}
+
+// bootstrap registers what the legacy flag --workspace names. That is all the
+// flag does: the Runtime's identity and scope do not depend on it, and one
+// Runtime serves many repositories.
+func bootstrap(ctx context.Context, r *runtime.Runtime, dir string, log *slog.Logger) error {
+	if dir == "" {
+		return nil
+	}
+	repo, err := r.AddRepository(ctx, runtime.AddRepositoryRequest{Source: dir})
+	if err != nil {
+		return err
+	}
+	d := policy.Warnf(policy.CodeWorkspaceFlagLegacy, "runtimed.bootstrap", "--workspace is a legacy input: %s is registered as the repository %s", policy.Printable(dir), repo.ID)
+	log.Warn(d.Message, "code", d.Code, "hint", d.Hint)
+	return nil
 }
 
 // listen takes the sockets that systemd passed, or makes one.
