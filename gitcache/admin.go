@@ -92,16 +92,7 @@ func (c *Cache) Remove(ctx context.Context, id policy.RepositoryID) error {
 			return err
 		}
 	}
-	// Moved out of sight first: half a repository is never found under its name.
-	away := filepath.Join(c.dir, ".removed-"+policy.NewID(""))
-	res := Resource{Kind: "directory", Owner: string(r.id), Path: filepath.Join(cacheDir, filepath.Base(away))}
-	if err := c.journal.Intend(ctx, res); err != nil {
-		return err
-	}
-	if err := errors.Join(os.Rename(r.dir, away), c.removeRepository(ctx, away)); err != nil {
-		return diskError(opAdmin, "the repository cannot be removed", err)
-	}
-	return c.journal.Release(res)
+	return r.moveAway(ctx)
 }
 
 // removeRepository takes trees away with the hook: they may be subvolumes.

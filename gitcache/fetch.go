@@ -21,10 +21,11 @@ var bulkRefspecs = []string{"+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tag
 
 // Fetch brings the mirror up to date, making it the first time.
 func (c *Cache) Fetch(ctx context.Context, src Source) (FetchReport, error) {
-	r, err := c.openSource(src)
+	r, done, err := c.openSource(ctx, src)
 	if err != nil {
 		return FetchReport{}, err
 	}
+	defer done()
 	return r.fetchShared(ctx, src)
 }
 

@@ -19,10 +19,11 @@ func (c *Cache) Resolve(ctx context.Context, src Source, sel policy.Selector, o 
 	if err := sel.Validate(); err != nil {
 		return none, nil, err
 	}
-	r, err := c.openSource(src)
+	r, done, err := c.openSource(ctx, src)
 	if err != nil {
 		return none, nil, err
 	}
+	defer done()
 	commit, m, err := r.resolve(ctx, src, sel, o)
 	if err != nil {
 		return none, nil, err

@@ -108,35 +108,3 @@ func (r *repo) readOrigin() (Source, error) {
 	}
 	return Source{ID: r.id, URL: o.URL}, nil
 }
-
-// openSource returns the repository of src.ID, and ties the id to the URL the
-// first time it is seen.
-func (c *Cache) openSource(src Source) (*repo, error) {
-	r, err := c.repo(src.ID)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.allowed(src); err != nil {
-		return nil, err
-	}
-	have, err := r.readOrigin()
-	if err == nil {
-		if have.URL != src.URL {
-			return nil, policy.Errorf(policy.CodeRepositoryExists, "gitcache.repository", "the id %s belongs to another source", r.id)
-		}
-		return r, nil
-	}
-	for _, dir := range []string{"trees", "points", "refs", "holds", "pending"} {
-		if err := os.MkdirAll(r.path(dir), 0o700); err != nil {
-			return nil, diskError("gitcache.repository", "the cache directory cannot be created", err)
-		}
-	}
-	b, err := json.Marshal(origin{URL: src.URL})
-	if err == nil {
-		err = writeFile(r.path("source.json"), b, 0o600, true)
-	}
-	if err != nil {
-		return nil, diskError("gitcache.repository", "the source cannot be recorded", err)
-	}
-	return r, nil
-}

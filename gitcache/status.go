@@ -34,10 +34,11 @@ func (c *Cache) CheckClean(ctx context.Context, src Source) error {
 	if !src.isLocal() {
 		return nil
 	}
-	r, err := c.openSource(src)
+	r, done, err := c.openSource(ctx, src)
 	if err != nil {
 		return err
 	}
+	defer done()
 	d, err := discover(src.URL)
 	if err != nil {
 		return err
