@@ -154,5 +154,9 @@ func trySnapshot(dir int) error {
 	if err := setSubvolReadOnly(src, true); err != nil {
 		return err
 	}
-	return snapCreate(dir, src, "snapshot")
+	if err := snapCreate(dir, src, "snapshot"); err != nil {
+		return err
+	}
+	// Without CAP_SYS_ADMIN a read-only subvolume is not deleted, EROFS.
+	return setSubvolReadOnly(src, false)
 }

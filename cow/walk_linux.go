@@ -74,7 +74,9 @@ func openDirBudget() int32 {
 func (w *walk) run(ctx context.Context, workers int) (Result, error) {
 	defer context.AfterFunc(ctx, func() { w.stop.Store(true) })()
 	w.pool = newPool(w.top)
-	w.maxNodes = openDirBudget()
+	if w.maxNodes == 0 {
+		w.maxNodes = openDirBudget()
+	}
 	results := make([]Result, workers)
 	var wg sync.WaitGroup
 	for i := range workers {
