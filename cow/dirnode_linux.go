@@ -41,9 +41,8 @@ func (n *dirNode) rel(name cname) string {
 	return string(b)
 }
 
-// opened is the nearest directory with open descriptors, and the names that
-// lead from there to n. The caller holds a place in n.parent's waiting count,
-// or n is on the target and complete: then only the top is used.
+// fromTop returns the top, whose descriptors stay open for the whole walk, and
+// the names that lead from there to n.
 func (n *dirNode) fromTop() (top *dirNode, names []cname) {
 	for ; n.parent != nil; n = n.parent {
 		names = append(names, n.name)
