@@ -95,9 +95,10 @@ func TestOrderlyRestart(t *testing.T) {
 	testenv.Root(t)
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
-	ws := workspace(t, d, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
+	repo := p.Give(t, testenv.RepoSmall(t)).Dir
+	ws, other := workspace(t, d, repo, nil), workspace(t, d, repo, nil)
 	marker := policy.NewID("marker-")
-	lives, dies := spawn(t, d, ws.ID, untilGo(marker)), spawn(t, d, ws.ID, "while :; do sleep 0.02; done")
+	lives, dies := spawn(t, d, ws.ID, untilGo(marker)), spawn(t, d, other.ID, "while :; do sleep 0.02; done")
 	d.Stop(t)
 	d.Start(t)
 	if err := d.Client.SignalWorker(t.Context(), dies.ID, runtime.SignalRequest{Signal: "KILL"}); err != nil {
@@ -107,6 +108,7 @@ func TestOrderlyRestart(t *testing.T) {
 	letGo(t, marker)
 	ended(t, d, lives.ID, 42)
 	discard(t, d, ws.ID)
+	discard(t, d, other.ID)
 }
 
 // TestFollowingClientSurvivesTheHelper: a caller that waits is not told a lie
