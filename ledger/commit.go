@@ -5,8 +5,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-
-	"yoi.dev/yoi-runtime/policy"
 )
 
 // add puts an entry into the next batch. The caller holds mu, or is alone.
@@ -26,8 +24,12 @@ func (l *Ledger) commit(op string, entries ...entry) error {
 	if l.failure != nil {
 		return l.failure
 	}
-	from := l.added
+	from, must := l.settled, false
+	if len(entries) > 0 {
+		from = l.added
+	}
 	for _, e := range entries {
+		must = must || e.needsRoom()
 		l.add(e)
 	}
 	mine := l.added
@@ -40,50 +42,78 @@ func (l *Ledger) commit(op string, entries ...entry) error {
 		batch := l.pending
 		l.pending = nil
 		l.mu.Unlock()
-		err := l.writeBatch(batch)
+		r, err := l.writeWhatFits(batch)
 		l.mu.Lock()
 		l.committing = false
-		l.settle(batch, err)
+		l.settle(batch, r, err)
 		l.turn.Broadcast()
 	}
 	if l.failure != nil {
 		return l.failure
 	}
 	for _, r := range l.refused {
-		if r.from < mine && from < r.to && len(entries) > 0 {
+		if r.from < mine && from < r.to && (must || r.all) {
 			return asWriteError(op, r.err)
 		}
 	}
 	return nil
 }
 
+// needsRoom tells the records that a full disk refuses from those that may use
+// up the reserve, since what they stand for frees space.
+func (e *entry) needsRoom() bool { return e.kind == RecordIntent || e.kind == RecordKeep }
+
 // keptRefusals is how many full-disk refusals are remembered for sleepers.
 const keptRefusals = 64
 
-// settle accounts for a batch. A full disk refuses the batch's intents and keeps
-// the rest for later; any other error is the end of this ledger.
-func (l *Ledger) settle(batch []entry, err error) {
+// settle accounts for a batch. What a full disk refused altogether stays for the
+// next commit, but for what its callers are told of; any other error is the end
+// of this ledger.
+func (l *Ledger) settle(batch []entry, r *refusal, err error) {
 	from := l.settled
 	l.settled += uint64(len(batch))
-	switch {
-	case err == nil:
-	case noSpace(err) && !errors.Is(err, errTakeBack):
-		l.refused = append(l.refused, refusal{from, l.settled, err})
-		if n := len(l.refused) - keptRefusals; n > 0 {
-			l.refused = slices.Delete(l.refused, 0, n)
-		}
-		var rest []entry
-		for _, e := range batch {
-			if e.kind != RecordIntent && e.kind != RecordKeep && e.kind != RecordClose {
-				rest = append(rest, e)
-			}
-		}
-		l.pending = append(rest, l.pending...)
-		l.added += uint64(len(rest))
-	default:
+	if err != nil {
 		l.failure = failed("ledger.commit", err)
+		return
 	}
+	if r == nil {
+		return
+	}
+	r.from, r.to = from, l.settled
+	l.refused = append(l.refused, *r)
+	if n := len(l.refused) - keptRefusals; n > 0 {
+		l.refused = slices.Delete(l.refused, 0, n)
+	}
+	if !r.all {
+		return
+	}
+	rest := slices.DeleteFunc(batch, func(e entry) bool { return e.needsRoom() || e.kind == RecordClose })
+	l.pending = append(rest, l.pending...)
+	l.added += uint64(len(rest))
 }
+
+// writeWhatFits writes a batch, or on a full disk the part of it that the
+// reserve is for.
+func (l *Ledger) writeWhatFits(batch []entry) (*refusal, error) {
+	err := l.writeBatch(batch)
+	if !refusedForRoom(err) {
+		return nil, err
+	}
+	r := &refusal{err: err}
+	rest := slices.DeleteFunc(slices.Clone(batch), func(e entry) bool { return e.needsRoom() })
+	switch err := error(nil); {
+	case len(rest) == len(batch):
+		r.all = true
+	default:
+		err = l.writeBatch(rest)
+		if r.all = refusedForRoom(err); !r.all && err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func refusedForRoom(err error) bool { return noSpace(err) && !errors.Is(err, errUncertain) }
 
 // writeBatch writes and syncs entries. The chain and the state advance only
 // when that has succeeded.
@@ -91,18 +121,21 @@ func (l *Ledger) writeBatch(batch []entry) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	must := false
+	must := slices.ContainsFunc(batch, func(e entry) bool { return e.needsRoom() })
 	next := l.chain
 	l.buf = l.buf[:0]
 	for i := range batch {
 		e := &batch[i]
-		must = must || e.kind == RecordIntent || e.kind == RecordKeep
 		l.buf = next.append(l.buf, e.kind, e.time, e.enc)
 	}
-	if l.seg.off+int64(len(l.buf)) > l.opts.SegmentSize && l.seg.off > 0 && !l.fresh() {
-		if err := l.rotate(); err != nil {
+	if !l.overfull && l.written()+int64(len(l.buf)) > l.opts.SegmentSize && l.written() > 0 {
+		err := l.rotate()
+		if err != nil && (must || !refusedForRoom(err)) {
 			return err
 		}
+		// Without a disk for a new segment, what frees space goes into this one.
+		l.overfull = err != nil
+		defer func() { l.overfull = false }()
 		return l.writeBatch(batch)
 	}
 	if err := l.writeSynced(must); err != nil {
@@ -120,33 +153,45 @@ func (l *Ledger) writeBatch(batch []entry) error {
 }
 
 func (l *Ledger) writeSynced(must bool) error {
-	before := l.seg.off
-	if err := l.seg.write(l.buf, must); err != nil {
-		if noSpace(err) {
-			// What reached the file is taken back, so that a later record does not
-			// stand behind half of this one.
-			if terr := l.takeBack(before); terr != nil {
-				return errors.Join(errTakeBack, terr)
-			}
-		}
+	if err := l.write(must); err != nil {
 		return err
 	}
-	return l.seg.file.sync()
+	if err := l.seg.file.sync(); err != nil {
+		// Whatever the errno, ENOSPC of a delayed allocation included: the kernel
+		// may have dropped the pages and reports it once (fsync(2), NOTES).
+		return errors.Join(errUncertain, err)
+	}
+	return nil
 }
 
-var errTakeBack = errors.New("a record half written to a full disk could not be taken back")
-
-func (l *Ledger) takeBack(off int64) error {
-	if err := l.seg.file.truncate(off); err != nil {
+// write puts l.buf into the segment. A full disk leaves the segment as it was.
+func (l *Ledger) write(must bool) error {
+	if err := l.seg.room(len(l.buf), must); err != nil {
 		return err
 	}
-	l.seg.off, l.seg.size = off, off
-	return l.seg.file.sync()
+	err := l.seg.put(l.buf)
+	if err == nil || !noSpace(err) {
+		return err
+	}
+	// What reached the file is taken back, so that a later record does not
+	// stand behind half of this one.
+	werr := l.seg.wipe(int64(len(l.buf)))
+	if werr == nil {
+		werr = l.seg.file.sync()
+	}
+	if werr != nil {
+		return errors.Join(errUncertain, err, werr)
+	}
+	return err
 }
 
-// fresh reports whether the segment holds nothing but its head and carries: then
-// a new one would be no emptier.
-func (l *Ledger) fresh() bool { return l.seg.off == l.segStart }
+// errUncertain marks a failure after which nobody knows what is on disk.
+var errUncertain = errors.New("what the disk holds is not known any more")
+
+// written is how much stands behind the head and carries. Those do not count
+// towards the segment's size: a state larger than that would else be carried
+// over again at every commit.
+func (l *Ledger) written() int64 { return l.seg.off - l.segStart }
 
 // rotate begins a new segment with the state carried over, then seals the old
 // one and drops those that are too old to be of use.
@@ -154,7 +199,7 @@ func (l *Ledger) rotate() error {
 	// In the order intents before tombstones: see doc.go, Streams.
 	if u, err := gatherOthers(l.ledger, l.name); err == nil {
 		u.prune(l.state, l.name)
-	} // a stream that cannot be read may hold anything: then everything is carried
+	} // else a stream that cannot be read may hold anything: then everything is carried
 	old, oldChain := l.seg, l.chain
 	if err := l.beginSegment(old.number + 1); err != nil {
 		l.seg, l.chain = old, oldChain
@@ -165,7 +210,8 @@ func (l *Ledger) rotate() error {
 		return err
 	}
 	buf := oldChain.append(nil, seal.kind, seal.time, seal.enc)
-	if err := old.write(buf, false); err != nil && !noSpace(err) {
+	// The seal tells a lost successor; without room for one that is all that is lost.
+	if err := errors.Join(old.room(len(buf), false), old.put(buf)); err != nil && !noSpace(err) {
 		return err
 	}
 	if err := errors.Join(old.file.sync(), old.file.Close()); err != nil {
@@ -200,7 +246,9 @@ func (l *Ledger) beginSegment(number uint64) error {
 		return err
 	}
 	seg := segment{file: f, number: number, alloc: overwrites(l.dir)}
-	err = seg.write(buf, true)
+	if err = seg.room(len(buf), true); err == nil {
+		err = seg.put(buf)
+	}
 	if err == nil {
 		err = f.sync()
 	}
@@ -213,7 +261,7 @@ func (l *Ledger) beginSegment(number uint64) error {
 		return err
 	}
 	if err := l.opts.disk.syncDir(l.dir); err != nil {
-		return errors.Join(errTakeBack, err) // whether the name lasts is not known: no way on
+		return errors.Join(errUncertain, err) // whether the name lasts is not known: no way on
 	}
 	next.durable = next.seq
 	l.seg, l.chain, l.segStart = seg, next, seg.off
@@ -237,22 +285,24 @@ func (l *Ledger) dropOld() error {
 	return nil
 }
 
-// gatherOthers reads the streams beside own.
+// gatherOthers reads the streams beside own, and makes durable what it read: a
+// record dropped here for the sake of one that is still on its way to the disk
+// there would after a power failure be missing on both sides.
 func gatherOthers(dir *os.File, own string) (*union, error) {
-	u := &union{keeps: map[string]string{}, gone: map[string]bool{}, made: map[string]*Identity{}}
+	u := newUnion()
 	err := eachStream(dir, nil, func(s *stream) error {
 		if s.name == own {
 			return nil
 		}
-		l, err := load(s.dir, s.name)
+		l, err := load(s.dir, s.name, false)
 		if err != nil {
 			return err
 		}
-		if l.parsed != nil && l.parsed.brk != nil {
-			return policy.Errorf(policy.CodeLedgerBroken, "ledger.rotate", "the stream %s is broken", s.name)
+		if b := l.broken(); b != nil {
+			return broken("ledger.rotate", b)
 		}
 		u.add(s, l)
-		return nil
+		return l.makeDurable(s.dir)
 	})
 	return u, err
 }

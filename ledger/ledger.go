@@ -36,6 +36,7 @@ type Ledger struct {
 
 	seg      segment
 	segStart int64 // behind the head and carries of seg
+	overfull bool  // no room for a new segment: this one goes on
 	chain    chain
 	state    *replay
 	buf      []byte
@@ -44,6 +45,7 @@ type Ledger struct {
 // refusal is a range of entries that a full disk did not take.
 type refusal struct {
 	from, to uint64
+	all      bool // not only what needs room
 	err      error
 }
 
@@ -134,41 +136,80 @@ func (l *Ledger) claim(role *os.File, n int) (ok bool, err error) {
 		return false, err
 	}
 	l.dir, l.lock, l.name = dir, lock, l.opts.Role+"/"+streamName(n)
-	return true, l.takeOver()
+	return true, l.takeOver(role)
 }
 
 // takeOver goes on where the stream's last writer stopped.
-func (l *Ledger) takeOver() error {
+func (l *Ledger) takeOver(role *os.File) error {
 	if err := l.dropUnfinished(); err != nil {
 		return err
 	}
-	last, err := load(l.dir, l.name)
+	last, err := load(l.dir, l.name, true)
 	if err != nil {
 		return err
 	}
+	if b := last.broken(); b != nil {
+		return broken("ledger.open", b)
+	}
 	l.seg.alloc = overwrites(l.dir)
 	if last.empty {
+		if err := l.syncAbove(role); err != nil {
+			return err
+		}
 		l.state.session = 1
 		return l.beginSegment(1)
 	}
-	if last.parsed.brk != nil {
-		return broken("ledger.open", last.parsed.brk)
+	if err := checkOlder(l.dir, l.name, last); err != nil {
+		return err
 	}
 	l.state, l.chain = last.replay, last.parsed.last
-	l.chain.durable = l.chain.seq // read back, and synced below before anything follows
+	l.chain.durable = l.chain.seq // reopen sees to it
 	if err := l.reopen(last); err != nil {
 		return err
 	}
+	return l.beginSession(last.parsed.torn)
+}
+
+// syncAbove makes a new stream's directories durable, whoever made them: their
+// maker may not have come to that yet, and may never.
+func (l *Ledger) syncAbove(role *os.File) error {
+	root, err := openDirAt(l.ledger, "..")
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, d := range []*os.File{role, l.ledger, root} {
+		if err := l.opts.disk.syncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beginSession writes the claim at once, so that every reader sees from here on
+// that what earlier sessions hold is not live. It need not be durable: if it
+// is lost to a power failure, so is the session.
+func (l *Ledger) beginSession(torn int64) error {
 	body := Body{Session: l.state.session + 1}
-	if last.parsed.torn > 0 {
-		body.Fields = map[string]string{"torn_bytes": strconv.FormatInt(last.parsed.torn, 10)}
+	if torn > 0 {
+		body.Fields = map[string]string{"torn_bytes": strconv.FormatInt(torn, 10)}
 	}
 	e, err := newEntry(RecordClaim, l.opts.Clock(), body)
 	if err != nil {
 		return err
 	}
-	l.add(e)
-	return nil
+	next := l.chain
+	l.buf = next.append(l.buf[:0], e.kind, e.time, e.enc)
+	err = l.write(false)
+	if refusedForRoom(err) { // on a full disk recovery must still be able to begin
+		l.add(e)
+		return nil
+	}
+	if err == nil {
+		l.state.apply(e.record(next.seq))
+		l.chain = next
+	}
+	return err
 }
 
 // dropUnfinished removes segments that never got their name.
@@ -188,34 +229,29 @@ func (l *Ledger) dropUnfinished() error {
 }
 
 // reopen opens the last segment for writing and wipes a torn tail, durably: what
-// follows must not be mixed with it.
+// follows must not be mixed with it. If the last writer did not end in good
+// order, its bytes are written again before they are synced: after a failed
+// fdatasync the kernel takes pages for clean that never reached the disk, and a
+// sync alone would not write them (fsync(2), NOTES).
 func (l *Ledger) reopen(last *loaded) error {
 	f, err := l.opts.disk.open(l.dir, segmentName(last.number))
 	if err != nil {
 		return err
 	}
 	l.seg.file, l.seg.number, l.seg.off = f, last.number, last.parsed.end
-	st, err := unixStat(l.dir, segmentName(last.number))
-	if err != nil {
-		return err
-	}
-	l.seg.size = st.Size
-	if last.parsed.torn > 0 || !l.seg.alloc {
-		if err := f.truncate(l.seg.off); err != nil {
+	l.seg.size, l.segStart = int64(len(last.data)), last.parsed.start
+	if last.parsed.torn > 0 || (!l.seg.alloc && l.seg.size > l.seg.off) {
+		if err := l.seg.wipe(last.parsed.torn); err != nil {
 			return err
 		}
-		l.seg.size = l.seg.off
 	}
-	if last.parsed.torn > 0 || last.parsed.kind != RecordClose {
-		return f.sync()
+	if last.parsed.torn == 0 && last.parsed.kind == RecordClose {
+		return nil
 	}
-	return nil
-}
-
-func unixStat(dir *os.File, name string) (unix.Stat_t, error) {
-	var st unix.Stat_t
-	err := retry(func() error { return unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	return st, os.NewSyscallError("fstatat", err)
+	if _, err := f.WriteAt(last.data[:last.parsed.end], 0); err != nil {
+		return err
+	}
+	return errors.Join(f.sync(), l.opts.disk.syncDir(l.dir))
 }
 
 // Stream is the claimed stream's name, "<role>/s<NNN>".

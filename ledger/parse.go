@@ -13,6 +13,8 @@ type parsed struct {
 	records int
 	// last is the chain behind the last whole record before a seal.
 	last chain
+	// start is the offset behind the head and carries.
+	start int64
 	// end is the offset behind the last whole record, and kind its kind.
 	end    int64
 	kind   RecordKind
@@ -21,16 +23,6 @@ type parsed struct {
 	torn int64
 	brk  *Break
 }
-
-// tolerance says what may stand behind the last whole record.
-type tolerance bool
-
-const (
-	// lastSegment is being written, or was when its writer died.
-	lastSegment tolerance = true
-	// oldSegment has a successor.
-	oldSegment tolerance = false
-)
 
 // parseSegment checks data's chain. visit, if not nil, is called for every
 // record in order.
@@ -52,6 +44,9 @@ func parseSegment(data []byte, visit func(*Record)) *parsed {
 			break
 		}
 		p.end += int64(end) + 1
+		if p.records-1 <= p.head.Carried {
+			p.start = p.end
+		}
 		rest = rest[end+1:]
 		if p.sealed {
 			if torn := lengthWithoutZeros(rest); torn > 0 {

@@ -2,25 +2,52 @@ package ledger
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // loaded is a stream's state, from its last segment.
 type loaded struct {
 	number uint64
+	data   []byte
 	parsed *parsed
 	replay *replay
 	empty  bool // no segment yet
 }
 
+func (l *loaded) broken() *Break {
+	if l.parsed == nil {
+		return nil
+	}
+	return l.parsed.brk
+}
+
+// makeDurable syncs what was read. Anyone may sync a file, fsync(2) asks for no
+// write access; the directory, for the segment's name.
+func (l *loaded) makeDurable(dir *os.File) error {
+	if l.empty {
+		return nil
+	}
+	f, err := openAt(dir, segmentName(l.number), unix.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // replaced by one that was durable before this one went
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(osFile{f}.sync(), dir.Sync())
+}
+
 // load reads the last segment of a stream. Its writer may replace it meanwhile;
-// then the new last one is read.
-func load(dir *os.File, name string) (*loaded, error) {
+// then the new last one is read. own says that the caller holds the stream.
+func load(dir *os.File, name string, own bool) (*loaded, error) {
 	for {
 		numbers, err := segmentNumbers(dir)
 		if err != nil {
@@ -30,29 +57,54 @@ func load(dir *os.File, name string) (*loaded, error) {
 			return &loaded{empty: true, replay: newReplay()}, nil
 		}
 		last := numbers[len(numbers)-1]
-		data, err := readSegment(dir, last)
+		data, p, err := readLast(dir, last, own)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		l := &loaded{number: last, replay: newReplay()}
-		l.parsed = parseSegment(data, l.replay.apply)
-		if l.parsed.brk == nil && l.parsed.sealed {
+		if p.brk == nil && p.sealed {
 			again, err := segmentNumbers(dir)
 			if err != nil {
 				return nil, err
 			}
-			if again[len(again)-1] != last {
+			if len(again) > 0 && again[len(again)-1] != last {
 				continue
 			}
-			l.parsed.fail(l.parsed.records, "the segment is sealed and has no successor")
+			p.fail(p.records, "the segment is sealed and has no successor")
+		}
+		l := &loaded{number: last, data: data, parsed: p, replay: newReplay()}
+		if p.brk == nil {
+			l.parsed = parseSegment(data, l.replay.apply)
 		}
 		if b := l.parsed.brk; b != nil {
 			b.Stream, b.Segment = name, segmentName(last)
 		}
 		return l, nil
+	}
+}
+
+// readLast reads a segment that may be written to meanwhile. A read takes one
+// page after the other: it can show an early page as it was before a write and
+// a late one as it is after the next, which looks like damage. Damage stays as
+// it is when one looks again, at once where nobody writes, and not at all where
+// the reader itself holds the stream (own).
+func readLast(dir *os.File, number uint64, own bool) ([]byte, *parsed, error) {
+	const looks = 5
+	for i, quiet := 1, own; ; i++ {
+		data, err := readSegment(dir, number)
+		if err != nil {
+			return nil, nil, err
+		}
+		p := parseSegment(data, nil)
+		if p.brk == nil || i == looks || quiet {
+			return data, p, nil
+		}
+		live, err := streamLocked(dir)
+		if quiet = !live && err == nil; !quiet {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+		}
 	}
 }
 
@@ -63,21 +115,56 @@ type union struct {
 	gone  map[string]bool
 	made  map[string]*Identity
 	infos []StreamInfo
+	last  map[string]uint64 // stream → its last segment
 }
 
+func newUnion() *union {
+	return &union{keeps: map[string]string{}, gone: map[string]bool{}, made: map[string]*Identity{}, last: map[string]uint64{}}
+}
+
+// gather reads all streams one after the other. If meanwhile one stream dropped
+// an intent for another's tombstone, and that one then the tombstone, the read
+// would show the intent alone. Both begin a segment for that, so it is read again.
 func gather(ctx context.Context, dir *os.File, roles []string) (*union, error) {
+	const reads = 5
+	for i := 1; ; i++ {
+		u, err := gatherOnce(ctx, dir, roles)
+		if err != nil || i == reads {
+			return u, err
+		}
+		same := true
+		err = eachStream(dir, roles, func(s *stream) error {
+			numbers, err := segmentNumbers(s.dir)
+			if n := len(numbers); n > 0 {
+				same = same && u.last[s.name] == numbers[n-1]
+			}
+			return err
+		})
+		if err != nil {
+			return nil, asLedgerError("ledger.scan", err)
+		}
+		if same {
+			return u, nil
+		}
+	}
+}
+
+func gatherOnce(ctx context.Context, dir *os.File, roles []string) (*union, error) {
 	const op = "ledger.scan"
-	u := &union{keeps: map[string]string{}, gone: map[string]bool{}, made: map[string]*Identity{}}
+	u := newUnion()
 	err := eachStream(dir, roles, func(s *stream) error {
 		if err := canceled(op, ctx); err != nil {
 			return err
 		}
-		l, err := load(s.dir, s.name)
+		l, err := s.observe()
 		if err != nil {
 			return unreadable(op, err)
 		}
-		if l.parsed != nil && l.parsed.brk != nil {
-			return broken(op, l.parsed.brk)
+		if b := l.broken(); b != nil {
+			return broken(op, b)
+		}
+		if err := checkOlder(s.dir, s.name, l); err != nil {
+			return asLedgerError(op, err)
 		}
 		u.add(s, l)
 		return nil
@@ -88,12 +175,39 @@ func gather(ctx context.Context, dir *os.File, roles []string) (*union, error) {
 	return u, nil
 }
 
+// observe reads a stream and whether it is live. A process may claim the stream,
+// or its writer die, at any moment between the two. Asked only before the read,
+// the resources of one who came in between would pass for a dead one's, and be
+// taken from under it; asked only behind it, what the dying one wrote last would
+// be missing. So it is asked on both sides, until the answers agree, and the
+// later answer holds.
+func (s *stream) observe() (*loaded, error) {
+	const looks = 5
+	for i := 1; ; i++ {
+		before, err := streamLocked(s.dir)
+		if err != nil {
+			return nil, err
+		}
+		l, err := load(s.dir, s.name, false)
+		if err != nil {
+			return nil, err
+		}
+		if s.live, err = streamLocked(s.dir); err != nil {
+			return nil, err
+		}
+		if before == s.live || i == looks {
+			return l, nil
+		}
+	}
+}
+
 func (u *union) add(s *stream, l *loaded) {
 	info := StreamInfo{Name: s.name, Live: s.live}
 	if !l.empty {
 		info.Segments, info.Records, info.Torn = 1, l.parsed.records, l.parsed.torn
 	}
 	u.infos = append(u.infos, info)
+	u.last[s.name] = l.number
 	for _, h := range l.replay.sorted() {
 		live := s.live && h.session == l.replay.session
 		u.held = append(u.held, Held{Resource: h.res, Stream: s.name, Live: live, Done: h.done, Since: h.since})
@@ -162,49 +276,104 @@ func Verify(ctx context.Context, dir *os.File, roles ...string) (*Report, error)
 }
 
 // verifyStream walks all segments in order. visit, if given, sees each record.
-func verifyStream(s *stream, visit func(*Record)) (StreamInfo, error) {
-	info := StreamInfo{Name: s.name, Live: s.live}
+func verifyStream(s *stream, visit func(*Record)) (info StreamInfo, err error) {
+	info.Name = s.name
+	if info.Live, err = streamLocked(s.dir); err != nil {
+		return info, err
+	}
 	numbers, err := segmentNumbers(s.dir)
 	if err != nil {
 		return info, err
 	}
 	var before *parsed
 	for i, n := range numbers {
-		data, err := readSegment(s.dir, n)
+		data, p, err := readLast(s.dir, n, false)
 		if errors.Is(err, fs.ErrNotExist) && before == nil {
 			continue // its writer has just dropped it as too old
 		}
 		if err != nil {
 			return info, err
 		}
-		p := parseSegment(data, func(r *Record) {
-			if visit != nil {
+		if visit != nil {
+			p = parseSegment(data, func(r *Record) {
 				r.Stream, r.Segment = s.name, segmentName(n)
 				visit(r)
-			}
-		})
+			})
+		}
 		info.Segments++
 		info.Records += p.records
-		brk := p.brk
-		switch {
-		case brk != nil:
-		case before != nil && numbers[i-1] != n-1:
-			brk = &Break{Reason: fmt.Sprintf("segment %s is missing before it", segmentName(n-1))}
-		case before != nil && (p.head.Prev != hex.EncodeToString(before.last.hash[:]) || p.head.Seq != before.last.seq+1):
-			brk = &Break{Line: 1, Reason: "the head does not follow from the segment before"}
-		case i < len(numbers)-1 && p.torn > 0:
-			brk = &Break{Line: p.records + 1, Offset: p.end, Reason: "bytes stand behind the last record of a segment that has a successor"}
-		case i == len(numbers)-1:
-			info.Torn = p.torn
-		}
-		if brk != nil {
-			brk.Stream, brk.Segment = s.name, segmentName(n)
-			info.Break = brk
+		info.Torn = p.torn
+		if info.Break = follows(before, p, numbers, i); info.Break != nil {
+			info.Break.Stream, info.Break.Segment = s.name, segmentName(n)
 			return info, nil
 		}
 		before = p
 	}
-	return info, nil
+	return info, sealedLast(s, &info, before, numbers)
+}
+
+// follows says what is wrong with the i-th segment, by itself or behind the one
+// before. Torn bytes behind an old segment's last record are no damage: they are
+// a seal cut off by a crash, and the head that follows vouches for the rest.
+func follows(before, p *parsed, numbers []uint64, i int) *Break {
+	switch {
+	case p.brk != nil:
+		return p.brk
+	case before == nil:
+		return nil
+	case numbers[i-1] != numbers[i]-1:
+		return &Break{Reason: fmt.Sprintf("segment %s is missing before it", segmentName(numbers[i]-1))}
+	case p.head.Prev != before.last.hash.String() || p.head.Seq != before.last.seq+1:
+		return &Break{Line: 1, Reason: "the head does not follow from the segment before"}
+	}
+	return nil
+}
+
+// sealedLast finds a last segment that says it is not the last one.
+func sealedLast(s *stream, info *StreamInfo, last *parsed, numbers []uint64) error {
+	if last == nil || !last.sealed {
+		return nil
+	}
+	again, err := segmentNumbers(s.dir)
+	if err != nil || len(again) > 0 && again[len(again)-1] != numbers[len(numbers)-1] {
+		return err // begun meanwhile
+	}
+	info.Break = &Break{Stream: s.name, Segment: segmentName(numbers[len(numbers)-1]), Line: last.records,
+		Offset: last.end, Reason: "the segment is sealed and has no successor"}
+	return nil
+}
+
+// checkOlder checks the segments before the last one: they are not needed for
+// the state, but a disk that damages one of them is not to be trusted with the
+// others, and somebody should look.
+func checkOlder(dir *os.File, name string, last *loaded) error {
+	numbers, err := segmentNumbers(dir)
+	if err != nil {
+		return err
+	}
+	var before *parsed
+	for i, n := range numbers {
+		if n > last.number {
+			break
+		}
+		p := last.parsed
+		if n < last.number {
+			data, err := readSegment(dir, n)
+			if errors.Is(err, fs.ErrNotExist) && before == nil {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			p = parseSegment(data, nil)
+		}
+		if b := follows(before, p, numbers, i); b != nil {
+			b.Stream, b.Segment = name, segmentName(n)
+			return broken("ledger.verify", b)
+		}
+		before = p
+	}
+	return nil
 }
 
 // Records yields every record of every stream, stream by stream, until yield

@@ -40,21 +40,46 @@ type segment struct {
 	alloc  bool  // overwrite allocated zeros
 }
 
-// write puts buf behind the last record. It does not sync. With must unset
-// (no intent in buf) a full disk is no error as long as there is room.
-func (s *segment) write(buf []byte, must bool) error {
-	need := s.off + int64(len(buf))
-	if s.alloc && (need > s.size || must && need+allocReserve > s.size) {
-		err := s.extend(need + allocReserve)
-		if err != nil && (must || need > s.size || !noSpace(err)) {
-			return err
-		}
+// room makes room for n bytes behind the last record. With must unset (no
+// intent among them) a full disk is no error while the reserve lasts. What is
+// there stays as it was if room fails.
+func (s *segment) room(n int, must bool) error {
+	need := s.off + int64(n)
+	if !s.alloc || need <= s.size && !(must && need+allocReserve > s.size) {
+		return nil
 	}
+	err := s.extend(need + allocReserve)
+	if err != nil && !must && need <= s.size && noSpace(err) {
+		return nil
+	}
+	return err
+}
+
+// put writes buf behind the last record. It does not sync.
+func (s *segment) put(buf []byte) error {
 	if _, err := s.file.WriteAt(buf, s.off); err != nil {
 		return err
 	}
-	s.off = need
-	s.size = max(s.size, need)
+	s.off += int64(len(buf))
+	s.size = max(s.size, s.off)
+	return nil
+}
+
+// wipe makes what stands behind the last record free again: cut off, or where
+// allocated room is overwritten, zeroed in place, since a full disk would not
+// give that room back.
+func (s *segment) wipe(used int64) error {
+	if !s.alloc {
+		s.size = s.off
+		return s.file.truncate(s.off)
+	}
+	for at := s.off; at < s.off+used; {
+		n := min(s.off+used-at, allocStep)
+		if _, err := s.file.WriteAt(zeros[:n], at); err != nil {
+			return err
+		}
+		at += n
+	}
 	return nil
 }
 

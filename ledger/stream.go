@@ -107,9 +107,7 @@ type stream struct {
 
 func (s *stream) close() { s.dir.Close() }
 
-// eachStream calls f for every stream of the roles, all of them if none is
-// named. Whether a stream is live is asked before its segments are read: then
-// what a dead one holds is read after its death.
+// eachStream calls f for every stream of the roles, all of them if none is named.
 func eachStream(ledger *os.File, roles []string, f func(*stream) error) error {
 	if len(roles) == 0 {
 		all, err := names(ledger)
@@ -152,9 +150,7 @@ func eachOfRole(dir *os.File, role string, f func(*stream) error) error {
 		if s.dir, err = openDirAt(dir, n); err != nil {
 			return err
 		}
-		if s.live, err = streamLocked(s.dir); err == nil {
-			err = f(s)
-		}
+		err = f(s)
 		s.close()
 		if err != nil {
 			return err
