@@ -144,7 +144,7 @@ func (req request) build(ctx context.Context) (*http.Request, error) {
 		if err := checkText(req.in); err != nil {
 			return nil, err
 		}
-		b, err := json.Marshal(req.in)
+		b, err := Marshal(req.in) // a nil list must not be sent as null
 		if err != nil {
 			return nil, policy.Errorf(policy.CodeBadRequest, "api.client", "the request cannot be encoded").Because(err)
 		}
