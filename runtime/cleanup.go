@@ -11,10 +11,10 @@ import (
 )
 
 // applyCleanup does what an allocation's policy says for the end of a Worker.
-func (r *Runtime) applyCleanup(ctx context.Context, w registry.Worker) error {
-	a, err := r.registry.GetAllocation(ctx, w.AllocationID)
-	if err != nil || a.Status != registry.AllocationActive {
-		return err
+// unknown is why what the Worker left is not known, nil if w says it.
+func (r *Runtime) applyCleanup(ctx context.Context, a registry.Allocation, w registry.Worker, unknown error) error {
+	if a.Status != registry.AllocationActive {
+		return nil
 	}
 	succeeded := w.Outcome != nil && w.Outcome.ExitCode == 0 && !w.Outcome.Lost
 	switch a.CleanupPolicy.Mode {
@@ -30,7 +30,27 @@ func (r *Runtime) applyCleanup(ctx context.Context, w registry.Worker) error {
 	if err := r.stopAllocation(ctx, a, nil); err != nil {
 		return err
 	}
-	return r.removeUnlessWork(ctx, a, a.CleanupPolicy.DiscardUncollected)
+	if a.CleanupPolicy.DiscardUncollected {
+		return r.remove(ctx, a)
+	}
+	if unknown != nil {
+		return r.keepWith(ctx, a, policy.AsDiagnostic(unknown))
+	}
+	if w.Outcome != nil {
+		if d := uncollectedWork(a, w.Outcome.Work); d != nil {
+			return r.keepWith(ctx, a, d)
+		}
+	}
+	return r.remove(ctx, a)
+}
+
+// keepWith leaves an allocation as it is, with a diagnostic that says why.
+func (r *Runtime) keepWith(ctx context.Context, a registry.Allocation, d *policy.Diagnostic) error {
+	_, err := r.registry.UpdateAllocation(ctx, a.ID, func(v *registry.Allocation) error {
+		v.Diagnostics = append(v.Diagnostics, *d)
+		return nil
+	})
+	return err
 }
 
 func (r *Runtime) stopAllocation(ctx context.Context, a registry.Allocation, change func(*registry.Allocation)) error {
@@ -53,11 +73,7 @@ func (r *Runtime) removeUnlessWork(ctx context.Context, a registry.Allocation, d
 			return err
 		}
 		if d != nil {
-			_, err := r.registry.UpdateAllocation(ctx, a.ID, func(v *registry.Allocation) error {
-				v.Diagnostics = append(v.Diagnostics, *d)
-				return nil
-			})
-			return err
+			return r.keepWith(ctx, a, d)
 		}
 	}
 	return r.remove(ctx, a)

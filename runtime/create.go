@@ -232,6 +232,14 @@ func (c *creation) materialize(ctx context.Context) (err error) {
 		return c.r.helper.Remove(ctx, helper.RemoveRequest{AllocationID: c.id})
 	})
 	c.warnings = append(c.warnings, c.made.Warnings...)
+	if c.made.Files == 0 { // a strategy in constant time looks at no file
+		for _, repo := range c.repos {
+			if repo.tree != nil {
+				c.made.Files += int64(repo.tree.Entries)
+				c.made.Bytes += repo.tree.Bytes
+			}
+		}
+	}
 	return nil
 }
 

@@ -198,7 +198,14 @@ func (r *Runtime) runWorker(ctx context.Context, req RunRequest, a registry.Allo
 	if err != nil {
 		return w, o, err
 	}
-	w, err = r.finish(context.WithoutCancel(ctx), w.ID, w.StartedAt, o)
+	after := context.WithoutCancel(ctx)
+	var work []Work
+	if req.Results {
+		if work, err = r.work(after, a); err != nil {
+			return w, o, err
+		}
+	}
+	w, err = r.finish(after, w.ID, w.StartedAt, o, work)
 	return w, o, err
 }
 

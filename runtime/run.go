@@ -30,6 +30,10 @@ type RunRequest struct {
 	// Keep leaves the workspace for later: its cleanup policy is keep_until_asked.
 	Keep bool
 
+	// Results has the evidence say which commits the command made and what it
+	// changed; that takes a look at the workspace after it has ended.
+	Results bool
+
 	// The command's streams. With a terminal on them it gets a terminal of its
 	// own, whose size follows SIGWINCH. None of them is closed.
 	Stdin, Stdout, Stderr *os.File

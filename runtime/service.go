@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -260,7 +261,12 @@ type Outcome struct {
 	SystemTime time.Duration `json:"system_time_ns"`
 	MaxRSS     int64         `json:"max_rss_bytes"`
 	WallTime   time.Duration `json:"wall_time_ns"`
+	// Work is what it left in each repository.
+	Work []Work `json:"work,omitempty"`
 }
+
+// Work is what a Worker left in a repository: commits, and a digest of the diff.
+type Work = registry.Work
 
 // LogsRequest asks for a Worker's output. Limit 0 is everything there is.
 type LogsRequest struct {

@@ -199,10 +199,11 @@ func (r *Runtime) closeDirect(id policy.WorkerID) {
 	delete(r.direct, id)
 }
 
-// finish records how a Worker ended.
-func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.Time, o nsexec.Outcome) (registry.Worker, error) {
+// finish records how a Worker ended, and what it left.
+func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.Time, o nsexec.Outcome, work []Work) (registry.Worker, error) {
 	r.closeDirect(id)
 	out := outcomeOf(o, started, r.now())
+	out.Work = work
 	w, err := r.registry.UpdateWorker(ctx, id, func(v *registry.Worker) error {
 		v.Status, v.EndedAt, v.Outcome = registry.WorkerExited, r.now(), &out
 		if !o.EndedAt.IsZero() {
@@ -300,12 +301,20 @@ func (r *Runtime) follow(w registry.Worker) {
 
 // settle records an outcome and applies the cleanup policy.
 func (r *Runtime) settle(ctx context.Context, w registry.Worker, o nsexec.Outcome) {
-	w, err := r.finish(ctx, w.ID, w.StartedAt, o)
+	a, err := r.registry.GetAllocation(ctx, w.AllocationID)
 	if err != nil {
+		r.log.Error("a worker ended whose workspace is not known", "worker", w.ID, "error", err)
+		return
+	}
+	work, werr := r.work(ctx, a)
+	if werr != nil {
+		r.log.Warn("what the worker left is not known", "worker", w.ID, "error", werr)
+	}
+	if w, err = r.finish(ctx, w.ID, w.StartedAt, o, work); err != nil {
 		r.log.Error("outcome not recorded", "worker", w.ID, "error", err)
 		return
 	}
-	if err := r.applyCleanup(ctx, w); err != nil {
+	if err := r.applyCleanup(ctx, a, w, werr); err != nil {
 		r.log.Warn("cleanup policy not applied", "allocation", w.AllocationID, "error", err)
 	}
 }

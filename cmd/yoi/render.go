@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,22 +18,25 @@ import (
 
 // printJSON prints one indented document.
 func (a *app) printJSON(v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
+	return a.encode(v, "  ")
+}
+
+// encode writes one document and a newline, with < and > as they are.
+func (a *app) encode(v any, indent string) error {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
 		return policy.AsDiagnostic(err)
 	}
-	_, err = a.stdout.Write(append(b, '\n'))
+	_, err := a.stdout.Write(buf.Bytes())
 	return err
 }
 
 // printLine prints one line of a JSON stream.
 func (a *app) printLine(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return policy.AsDiagnostic(err)
-	}
-	_, err = a.stdout.Write(append(b, '\n'))
-	return err
+	return a.encode(v, "")
 }
 
 // printError prints a refusal: for people, or as a problem document.

@@ -99,7 +99,7 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 	req := runtime.RunRequest{
 		RuntimeRoot: a.root, Repo: f.repo, Scope: f.scope, Branch: f.branch,
 		Strategy: policy.StrategyName(f.strategy), DirtyState: policy.DirtyStatePolicy(f.dirty),
-		RelativeCwd: f.cwd, Command: argv, Keep: f.keep,
+		RelativeCwd: f.cwd, Command: argv, Keep: f.keep, Results: a.json || f.keep,
 		Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr, Log: a.log(),
 	}
 	var err error

@@ -1,6 +1,7 @@
 package servicetest
 
 import (
+	"strings"
 	"time"
 
 	"yoi.dev/yoi-runtime/policy"
@@ -58,6 +59,10 @@ func WorkerRecord() runtime.Worker {
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true,
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
+			Work: []runtime.Work{{
+				RepositoryID: "app", Head: strings.Repeat("a", 40), CommitCount: 1, Commits: []string{strings.Repeat("a", 40)},
+				Tree: strings.Repeat("b", 40), ChangedPaths: 2, DiffDigest: "sha256:" + strings.Repeat("c", 64),
+			}},
 		},
 	}
 }

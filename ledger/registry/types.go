@@ -95,6 +95,26 @@ type Outcome struct {
 	SystemTime time.Duration `json:"system_time_ns"`
 	MaxRSS     int64         `json:"max_rss_bytes"`
 	WallTime   time.Duration `json:"wall_time_ns"`
+	// Work is what it left in each repository.
+	Work []Work `json:"work,omitempty"`
+}
+
+// Work is what a Worker left in a repository, as git says that looks at it inside
+// a sandbox: a claim of the workspace about itself.
+type Work struct {
+	RepositoryID policy.RepositoryID `json:"repository_id"`
+	// Head is the commit that HEAD names, "" for none.
+	Head string `json:"head,omitempty"`
+	// CommitCount counts the commits that are not ancestors of the point; Commits
+	// are the newest of them, at most 1000.
+	CommitCount int      `json:"commit_count"`
+	Commits     []string `json:"commits,omitempty"`
+	// Tree is the tree id of all files that are not ignored, whether committed or
+	// not. ChangedPaths counts those that differ from the point's.
+	Tree         string `json:"tree,omitempty"`
+	ChangedPaths int    `json:"changed_paths"`
+	// DiffDigest is "sha256:…" of git diff-tree --binary from the point to Tree.
+	DiffDigest string `json:"diff_digest,omitempty"`
 }
 
 // Worker is the record of one process tree in one sandbox. It has no process
