@@ -52,6 +52,7 @@ type Local struct {
 	mu      sync.Mutex
 	workers map[policy.WorkerID]*worker
 	held    map[policy.AllocationID][]ledger.Resource // made by this process
+	own     map[policy.AllocationID]bool              // all of it is in held
 	ended   map[policy.WorkerID]*worker               // transient, until asked for
 	reclaim sync.WaitGroup
 	closed  bool
@@ -71,6 +72,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 		privileged: hasAdmin(),
 		workers:    make(map[policy.WorkerID]*worker),
 		held:       make(map[policy.AllocationID][]ledger.Resource),
+		own:        make(map[policy.AllocationID]bool),
 		ended:      make(map[policy.WorkerID]*worker),
 	}
 	if o.Role != "" {
@@ -180,6 +182,7 @@ func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
 	}
 	if len(left) == 0 {
 		delete(l.held, id)
+		delete(l.own, id)
 	} else {
 		l.held[id] = left
 	}
@@ -188,12 +191,13 @@ func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
 }
 
 // resourcesOf returns what the ledger holds for an allocation: from memory if
-// this process made it, else from the streams of all writers.
+// this process made the allocation, else also from the streams of all writers.
 func (l *Local) resourcesOf(ctx context.Context, id policy.AllocationID) ([]ledger.Resource, error) {
 	l.mu.Lock()
 	rs := append([]ledger.Resource(nil), l.held[id]...)
+	complete := l.own[id]
 	l.mu.Unlock()
-	if len(rs) > 0 {
+	if complete {
 		return rs, nil
 	}
 	if err := l.ledger.Sync(ctx); err != nil {
@@ -203,6 +207,7 @@ func (l *Local) resourcesOf(ctx context.Context, id policy.AllocationID) ([]ledg
 	if err != nil {
 		return nil, err
 	}
+	rs = nil // the streams hold what memory does, with identities
 	for _, h := range state.Held {
 		if h.Resource.Owner == string(id) && own(h.Resource) {
 			rs = append(rs, h.Resource)

@@ -37,6 +37,9 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 	if err := l.intend(ctx, req.AllocationID, intents...); err != nil {
 		return res, err
 	}
+	l.mu.Lock()
+	l.own[req.AllocationID] = true
+	l.mu.Unlock()
 	err = l.fill(ctx, req.AllocationID, plan, &res, top.ID)
 	if err == nil {
 		return res, nil

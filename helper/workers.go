@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ type worker struct {
 	id         policy.WorkerID
 	allocation policy.AllocationID
 	transient  bool
+	killed     atomic.Bool // by Kill: PID 1 had no time for a record
 	pidfd      *os.File
 	done       chan struct{}
 	outcome    nsexec.Outcome
@@ -87,6 +89,9 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 	}
 	if rerr := l.release(w.allocation, gone...); rerr != nil {
 		l.log.Error("ledger refuses records", "error", rerr)
+	}
+	if o.Lost && w.killed.Load() {
+		o.Lost, o.Signal, o.ExitCode, o.EndedAt = false, int(unix.SIGKILL), 128+int(unix.SIGKILL), time.Now()
 	}
 	w.outcome, w.err = o, err
 	l.mu.Lock()
@@ -179,8 +184,8 @@ func (l *Local) lockHeld(id policy.WorkerID) (bool, error) {
 	return false, nil
 }
 
-// Signal sends a signal to PID 1 of the sandbox, which passes it on to the
-// Worker. KILL ends the whole sandbox.
+// Signal has PID 1 of the sandbox pass a signal on to the Worker's process group,
+// KILL and STOP too, so that the Worker's end is recorded whatever ended it.
 func (l *Local) Signal(ctx context.Context, id policy.WorkerID, signal int) error {
 	const op = "helper.signal"
 	if err := policy.CheckID("worker", string(id)); err != nil {
@@ -194,8 +199,11 @@ func (l *Local) Signal(ctx context.Context, id policy.WorkerID, signal int) erro
 		return err
 	}
 	defer pidfd.Close()
-	err = unix.PidfdSendSignal(int(pidfd.Fd()), unix.Signal(signal), nil, 0)
-	if errors.Is(err, unix.ESRCH) {
+	return l.sent(op, id, nsexec.SignalPidfd(pidfd, unix.Signal(signal)))
+}
+
+func (l *Local) sent(op string, id policy.WorkerID, err error) error {
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrClosed) || errors.Is(err, policy.CodeWorkerNotRunning) {
 		return policy.Errorf(policy.CodeWorkerNotRunning, op, "the worker %s has ended", id)
 	}
 	if err != nil {
@@ -207,19 +215,35 @@ func (l *Local) Signal(ctx context.Context, id policy.WorkerID, signal int) erro
 // Kill ends a Worker's process tree: the kernel kills every process of a pid
 // namespace with its PID 1, pid_namespaces(7).
 func (l *Local) Kill(ctx context.Context, id policy.WorkerID) error {
-	return l.Signal(ctx, id, int(unix.SIGKILL))
+	const op = "helper.kill"
+	if err := policy.CheckID("worker", string(id)); err != nil {
+		return err
+	}
+	pidfd, err := l.openWorker(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer pidfd.Close()
+	if w := l.worker(id); w != nil {
+		w.killed.Store(true)
+	}
+	return l.sent(op, id, unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0))
 }
 
 // openWorker returns a pidfd of a live Worker's PID 1: this process' own, or
 // found through the ledger and proved to be that process.
 func (l *Local) openWorker(ctx context.Context, id policy.WorkerID) (*os.File, error) {
 	l.mu.Lock()
+	const op = "helper.signal"
 	if w := l.workers[id]; w != nil {
 		defer l.mu.Unlock()
-		return dup(w.pidfd)
+		f, err := dup(w.pidfd)
+		if err != nil { // it is closed as soon as the process is reaped
+			return nil, policy.Errorf(policy.CodeWorkerNotRunning, op, "the worker %s has ended", id).Because(err)
+		}
+		return f, nil
 	}
 	l.mu.Unlock()
-	const op = "helper.signal"
 	live, err := l.lockHeld(id)
 	if err != nil {
 		return nil, err

@@ -57,7 +57,11 @@ func (r *Runtime) running(ctx context.Context, id policy.WorkerID) error {
 	return nil
 }
 
-const defaultGrace = 10 * time.Second
+const (
+	defaultGrace = 10 * time.Second
+	// killGrace is for PID 1 to record a KILL before it is killed itself.
+	killGrace = 2 * time.Second
+)
 
 // StopWorker ends a Worker: TERM, the grace, KILL.
 func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRequest) (Worker, error) {
@@ -79,6 +83,16 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 	}
 	grace, cancel := context.WithTimeout(ctx, req.Grace)
 	w, err := r.WaitWorker(grace, id)
+	cancel()
+	if err == nil || ctx.Err() != nil {
+		return w, err
+	}
+	// KILL by way of PID 1, which then records the end; it ends the rest itself.
+	if err := r.helper.Signal(ctx, id, int(unix.SIGKILL)); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+		return Worker{}, err
+	}
+	last, cancel := context.WithTimeout(ctx, killGrace)
+	w, err = r.WaitWorker(last, id)
 	cancel()
 	if err == nil || ctx.Err() != nil {
 		return w, err

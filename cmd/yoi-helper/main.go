@@ -99,6 +99,11 @@ func run() (err error) {
 		return err
 	}
 	defer root.Close()
+	lock, err := lockRoot(root)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	// Whoever comes first makes the directory, and it is the root's owner's.
 	dir, err := root.Ensure(rootdir.Ledger)
 	if err != nil {
@@ -129,6 +134,21 @@ func run() (err error) {
 	}
 	allow := append([]uint32{0, uint32(root.UID)}, c.allow...)
 	return (&helper.Server{Helper: h, AllowUIDs: allow, Log: log}).Serve(ctx, listener)
+}
+
+// lockRoot refuses a second helper on one Runtime root: two would not know each
+// other's Workers.
+func lockRoot(root *rootdir.Root) (*os.File, error) {
+	const op = "helper.lock"
+	f, err := root.OpenFile(rootdir.HelperLock, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeRuntimeRootInvalid, op, "the helper's lock cannot be opened").Because(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, policy.Errorf(policy.CodeRuntimeRootBusy, op, "another helper serves this Runtime root").Because(err)
+	}
+	return f, nil
 }
 
 // listen takes the socket that systemd passed (sd_listen_fds(3)), or makes one

@@ -26,6 +26,7 @@ const (
 	Database   = "runtime.db"
 	Config     = "config.toml"
 	Lock       = "lock"
+	HelperLock = "lock.helper"
 	Probe      = "probe.json"
 	Bundles    = "config-bundles"
 	Workers    = "workers"
