@@ -12,31 +12,36 @@ import (
 // The peer of a ledger record is bbolt's Update of the same bytes, on the same
 // file system: run both with -bench . and compare.
 
-func benchIntend(b *testing.B, writers int) {
-	l := openTest(b, filepath.Join(b.TempDir(), "ledger"))
-	defer l.Close()
-	ctx := context.Background()
+// inParallel runs f b.N times, by writers goroutines for each processor, or with
+// one writer in this one.
+func inParallel(b *testing.B, writers int, f func() error) {
 	b.SetParallelism(writers)
 	b.ResetTimer()
-	run := func() {
-		r := res("ws-0123456789abcdef", "execution-workspaces/ws-0123456789abcdef")
-		if err := l.Intend(ctx, r); err != nil {
-			b.Error(err)
-		}
-		if err := l.Release(r.ID); err != nil {
-			b.Error(err)
-		}
-	}
 	if writers == 1 {
 		for range b.N {
-			run()
+			must(b, f())
 		}
 		return
 	}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			run()
+			if err := f(); err != nil {
+				b.Error(err)
+			}
 		}
+	})
+}
+
+func benchIntend(b *testing.B, writers int) {
+	l := openTest(b, filepath.Join(b.TempDir(), "ledger"))
+	defer l.Close()
+	ctx := context.Background()
+	inParallel(b, writers, func() error {
+		r := res("ws-0123456789abcdef", "execution-workspaces/ws-0123456789abcdef")
+		if err := l.Intend(ctx, r); err != nil {
+			return err
+		}
+		return l.Release(r.ID)
 	})
 }
 
@@ -48,28 +53,13 @@ func benchBolt(b *testing.B, writers int) {
 	must(b, err)
 	defer db.Close()
 	must(b, db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("b")); return err }))
-	b.SetParallelism(writers)
-	b.ResetTimer()
-	run := func() {
+	inParallel(b, writers, func() error {
 		r := res("ws-0123456789abcdef", "execution-workspaces/ws-0123456789abcdef")
 		doc, err := json.Marshal(r)
-		if err == nil {
-			err = db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("b")).Put([]byte(r.ID), doc) })
-		}
 		if err != nil {
-			b.Error(err)
+			return err
 		}
-	}
-	if writers == 1 {
-		for range b.N {
-			run()
-		}
-		return
-	}
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			run()
-		}
+		return db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("b")).Put([]byte(r.ID), doc) })
 	})
 }
 

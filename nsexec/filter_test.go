@@ -28,15 +28,6 @@ const (
 	bpfRet  = unix.BPF_RET | unix.BPF_K
 )
 
-// allowAll is a filter of n comparisons that allows everything.
-func allowAll(n int) []byte {
-	prog := []unix.SockFilter{{Code: bpfLoad}}
-	for i := range n {
-		prog = append(prog, unix.SockFilter{Code: bpfJeq, K: uint32(10000 + i)})
-	}
-	return rawFilter(append(prog, unix.SockFilter{Code: bpfRet, K: unix.SECCOMP_RET_ALLOW})...)
-}
-
 // denyCall is a filter under which nr fails with errno.
 func denyCall(errno uint32, nrs ...uint32) []byte {
 	prog := []unix.SockFilter{{Code: bpfLoad}}

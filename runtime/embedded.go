@@ -170,7 +170,7 @@ func (r *Runtime) runWorker(ctx context.Context, req RunRequest, a registry.Allo
 	l := launch{
 		id: policy.NewWorkerID(), command: req.Command, cwd: req.RelativeCwd,
 		stdio: streams.worker, terminal: streams.terminal, rows: streams.rows, columns: streams.columns,
-		dieWithParent: true,
+		dieWithParent: true, volatile: !req.Keep,
 	}
 	if streams.terminal {
 		l.env = map[string]string{"TERM": termOf(os.Getenv("TERM"))}

@@ -249,21 +249,8 @@ type Worker struct {
 	Diagnostics  []policy.Diagnostic `json:"diagnostics,omitempty"`
 }
 
-// Outcome is how a Worker ended. ExitCode is 128+Signal for a signal.
-type Outcome struct {
-	ExitCode   int           `json:"exit_code"`
-	Signal     string        `json:"signal,omitempty"` // "SIGKILL"
-	CoreDumped bool          `json:"core_dumped,omitempty"`
-	TimedOut   bool          `json:"timed_out,omitempty"`
-	OOMKilled  bool          `json:"oom_killed,omitempty"`
-	Lost       bool          `json:"lost,omitempty"`
-	UserTime   time.Duration `json:"user_time_ns"`
-	SystemTime time.Duration `json:"system_time_ns"`
-	MaxRSS     int64         `json:"max_rss_bytes"`
-	WallTime   time.Duration `json:"wall_time_ns"`
-	// Work is what it left in each repository.
-	Work []Work `json:"work,omitempty"`
-}
+// Outcome is how a Worker ended: the registry's record, which is safe to show.
+type Outcome = registry.Outcome
 
 // Work is what a Worker left in a repository: commits, and a digest of the diff.
 type Work = registry.Work

@@ -30,7 +30,9 @@ type launch struct {
 	rows, columns uint16
 	logs          bool
 	dieWithParent bool
-	readOnly      bool
+	// volatile workspaces are thrown away after a crash: nothing is synced.
+	volatile bool
+	readOnly bool
 	// unrecorded Workers are the Runtime's own: they look at a workspace.
 	unrecorded bool
 }
@@ -137,7 +139,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
-		Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded,
+		Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}
 	return req
 }
