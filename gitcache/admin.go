@@ -223,8 +223,7 @@ func (r *repo) evict(ctx context.Context, t cachedTree) (string, error) {
 	if r.inUse(t.key) {
 		return "", errLocked
 	}
-	err = os.Remove(r.treePath(t.key + ".json"))
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
+	if err = r.dropMarker(t.key); err == nil {
 		err = r.c.removeTop(ctx, r.treePath(t.key))
 	}
 	if err == nil {

@@ -83,6 +83,9 @@ func finishTree(ctx context.Context, dir string, when time.Time, m *marker) erro
 	if err != nil {
 		return gitFailure(opPristine, "the index could not be patched", err)
 	}
+	if m.Git, err = identifyGitFiles(dir); err != nil {
+		return diskError(opPristine, "the git directory cannot be read back", err)
+	}
 	return describe(top, x, m)
 }
 

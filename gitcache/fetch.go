@@ -79,13 +79,17 @@ func (r *repo) fetchLocked(ctx context.Context, src Source, l *lockFile) (FetchR
 	if err := r.c.removeTemporary(ctx, r.dir, ".tmp-"); err != nil {
 		return FetchReport{}, diskError(opFetch, "a leftover cannot be removed", err)
 	}
-	created := !r.exists()
+	created, aside := !r.exists(), ""
 	if !created {
 		if s.Started > s.Finished {
 			r.clearStale()
 		}
-		if !r.packsIntact(s) {
-			if err := r.setAside(); err != nil {
+		damaged, err := r.packsDamaged(ctx, s)
+		if err != nil {
+			return FetchReport{}, err
+		}
+		if damaged {
+			if aside, err = r.setAside(); err != nil {
 				return FetchReport{}, err
 			}
 			created = true
@@ -93,12 +97,17 @@ func (r *repo) fetchLocked(ctx context.Context, src Source, l *lockFile) (FetchR
 			return FetchReport{}, diskError(opFetch, "a pin cannot be written", err)
 		}
 	}
+	if created {
+		s.Packs = nil // or a crash right after the rename makes the new mirror look damaged
+	}
 	s.Started++
 	if err := r.writeState(s); err != nil {
+		r.putBack(aside)
 		return FetchReport{}, diskError(opFetch, "the state cannot be written", err)
 	}
-	head, err := r.update(ctx, src, l, &created)
+	head, err := r.update(ctx, src, l, &created, &aside)
 	if err != nil {
+		r.putBack(aside)
 		return FetchReport{}, err
 	}
 	s.Finished, s.FetchedAt, s.Head = s.Started, time.Now().UTC(), head
@@ -110,13 +119,13 @@ func (r *repo) fetchLocked(ctx context.Context, src Source, l *lockFile) (FetchR
 
 // update fetches into the mirror, or makes a new one. A mirror that proves to
 // be damaged is set aside and made anew, once.
-func (r *repo) update(ctx context.Context, src Source, l *lockFile, created *bool) (head string, err error) {
+func (r *repo) update(ctx context.Context, src Source, l *lockFile, created *bool, aside *string) (head string, err error) {
 	if !*created {
 		if head, err = r.refresh(ctx, src, l); err == nil || ctx.Err() != nil || !r.damaged(ctx) {
 			return head, err
 		}
 		r.c.log.Warn("the mirror is damaged and is built anew", "repository", r.id, "error", err)
-		if err := r.setAside(); err != nil {
+		if *aside, err = r.setAside(); err != nil {
 			return "", err
 		}
 		*created = true

@@ -39,20 +39,39 @@ func (c *Cache) GC(ctx context.Context, id policy.RepositoryID, o GCOptions) (GC
 		return GCReport{}, gitFailure(opGC, "the mirror could not be locked", err)
 	}
 	defer l.unlock()
-	s := r.readState()
-	if s.Started > s.Finished {
-		r.clearStale()
+	if err := r.mendForGC(ctx, l); err != nil {
+		return GCReport{}, err
 	}
 	var rep GCReport
 	rep.BytesBefore = diskUsage(r.bare())
 	if rep.PointsDropped, err = r.forget(ctx, o); err != nil {
 		return rep, err
 	}
-	if err := r.repack(ctx, o.Expire, l); err != nil {
+	err = r.repack(ctx, o.Expire, l)
+	if errors.Is(err, policy.CodeGitFailed) { // it reads every object that it moves
+		if err = r.mendLocked(ctx, l); err == nil {
+			err = r.repack(ctx, o.Expire, l)
+		}
+	}
+	if err != nil {
 		return rep, err
 	}
 	rep.BytesAfter = diskUsage(r.bare())
 	return rep, nil
+}
+
+// mendForGC rebuilds a mirror whose packs are not what they were. Collecting in
+// a damaged one could drop the last good copy of an object.
+func (r *repo) mendForGC(ctx context.Context, l *lockFile) error {
+	s := r.readState()
+	if s.Started > s.Finished {
+		r.clearStale()
+	}
+	damaged, err := r.packsDamaged(ctx, s)
+	if err != nil || !damaged {
+		return err
+	}
+	return r.rebuild(ctx, l)
 }
 
 // forget decides, with no pin being made meanwhile, what is not needed.
@@ -219,7 +238,7 @@ func (r *repo) repack(ctx context.Context, expire time.Duration, l *lockFile) er
 		// The packs are new: a crash here must not look like damage.
 		s := r.readState()
 		var err error
-		if s.Packs, err = packSizes(r.bare()); err == nil {
+		if s.Packs, err = packFiles(r.bare()); err == nil {
 			err = r.writeState(s)
 		}
 		if err != nil {

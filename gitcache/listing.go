@@ -32,7 +32,7 @@ func (r *repo) record(ctx context.Context, s *state) error {
 		}
 	}
 	s.Refs = n
-	if s.Packs, err = packSizes(r.bare()); err == nil {
+	if s.Packs, err = packFiles(r.bare()); err == nil {
 		err = r.writeState(*s)
 	}
 	if err != nil {

@@ -183,12 +183,24 @@ func (r *repo) damaged(ctx context.Context) bool {
 
 // setAside takes a damaged mirror out of the way without deleting it: it may
 // hold the only copy of a pinned commit, and running sandboxes still read it.
-func (r *repo) setAside() error {
-	err := os.Rename(r.bare(), r.path(brokenPrefix+policy.NewID("")))
+func (r *repo) setAside() (string, error) {
+	aside := r.path(brokenPrefix + policy.NewID(""))
+	err := os.Rename(r.bare(), aside)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return policy.Errorf(policy.CodeCacheCorrupt, opFetch, "the damaged mirror of %s cannot be set aside", r.id).Because(err)
+		return "", policy.Errorf(policy.CodeCacheCorrupt, opFetch, "the damaged mirror of %s cannot be set aside", r.id).Because(err)
 	}
-	return nil
+	return aside, nil
+}
+
+// putBack undoes setAside when no new mirror could be made: workspaces that
+// stand on what is still readable go on, and the next use tries again.
+func (r *repo) putBack(aside string) {
+	if aside == "" || r.exists() {
+		return
+	}
+	if err := os.Rename(aside, r.bare()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.c.log.Error("a damaged mirror stays aside", "repository", r.id, "error", err)
+	}
 }
 
 const brokenPrefix = ".broken-"

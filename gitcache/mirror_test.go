@@ -247,7 +247,7 @@ func TestCorruptionKeepsWhatOnlyTheCacheHas(t *testing.T) {
 	if err := f.Pin(t.Context(), p, "ws-1"); err != nil {
 		t.Fatal(err)
 	}
-	before, err := packSizes(f.bare("small"))
+	before, err := packFiles(f.bare("small"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestCorruptionKeepsWhatOnlyTheCacheHas(t *testing.T) {
 	if _, err := f.Fetch(t.Context(), src); err != nil {
 		t.Fatal(err)
 	}
-	after, err := packSizes(f.bare("small"))
+	after, err := packFiles(f.bare("small"))
 	if err != nil {
 		t.Fatal(err)
 	}

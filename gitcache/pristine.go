@@ -35,6 +35,7 @@ type marker struct {
 	BuiltAt  time.Time           `json:"built_at"`
 	BuildFor time.Duration       `json:"build_nanoseconds"`
 	Warnings []policy.Diagnostic `json:"warnings,omitempty"`
+	Git      map[string]fileID   `json:"git"`
 }
 
 func treeKey(p policy.RepositoryPoint) string {
@@ -63,7 +64,7 @@ func (c *Cache) Pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristi
 		if err != nil {
 			return nil, nil, r.lockError(err)
 		}
-		if m, ok := r.readMarker(key); ok {
+		if m, ok := r.sound(key); ok {
 			now := time.Now()
 			_ = os.Chtimes(lockPath, now, now) // for eviction: when it was last wanted
 			t := &Pristine{Repo: r.id, Key: key, RelPath: r.rel("trees", key), Tree: m.Tree, r: r, lock: l}
@@ -74,7 +75,7 @@ func (c *Cache) Pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristi
 		if l, err = lock(ctx, lockPath, unix.LOCK_EX); err != nil {
 			return nil, nil, r.lockError(err)
 		}
-		if _, ok := r.readMarker(key); !ok {
+		if _, ok := r.sound(key); !ok {
 			err = r.buildPristine(ctx, p, key, l)
 		}
 		l.unlock()
@@ -104,6 +105,9 @@ func (r *repo) readMarker(key string) (marker, bool) {
 // and only then writes the marker. The caller holds the tree's lock.
 func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key string, l *lockFile) error {
 	start := time.Now()
+	if err := r.clear(key); err != nil {
+		return err
+	}
 	prefix := ".tmp-" + key + "-"
 	err := errors.Join(r.c.removeTemporary(ctx, r.path("trees"), prefix), r.c.removeTop(ctx, r.treePath(key)))
 	if err != nil {
@@ -131,17 +135,12 @@ func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key 
 // buildTree checks the point out. If git fails on a mirror that proves to be
 // damaged, the mirror is built anew and the checkout tried once more.
 func (r *repo) buildTree(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
-	m, err := r.checkoutNew(ctx, p, dir, l)
-	if err == nil || ctx.Err() != nil || !errors.Is(err, policy.CodeGitFailed) {
-		return m, err
-	}
-	if mendErr := r.mend(ctx, p.CommitID); mendErr != nil {
-		return m, errors.Join(mendErr, err)
-	}
-	if err := r.c.removeTop(ctx, dir); err != nil {
-		return m, diskError(opPristine, "a leftover cannot be removed", err)
-	}
-	return r.checkoutNew(ctx, p, dir, l)
+	return r.mending(ctx, p.CommitID, func() (marker, error) {
+		if err := r.c.removeTop(ctx, dir); err != nil {
+			return marker{}, diskError(opPristine, "a leftover cannot be removed", err)
+		}
+		return r.checkoutNew(ctx, p, dir, l)
+	})
 }
 
 func (r *repo) checkoutNew(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
@@ -153,34 +152,6 @@ func (r *repo) checkoutNew(ctx context.Context, p policy.RepositoryPoint, dir st
 		return marker{}, diskError(opPristine, "the tree's directory cannot be made", err)
 	}
 	return r.checkout(ctx, p, dir, l)
-}
-
-// mend rebuilds the mirror if reading all of it shows damage.
-func (r *repo) mend(ctx context.Context, commit string) error {
-	src, err := r.readOrigin()
-	if err != nil {
-		return err
-	}
-	l, err := lock(ctx, r.path("lock"), unix.LOCK_EX)
-	if err != nil {
-		return gitFailure(opPristine, "the mirror could not be locked", err)
-	}
-	defer l.unlock()
-	if _, err := r.c.run(ctx, r.bareCommand("fsck", "--no-dangling", "--no-progress")); err == nil {
-		return nil
-	}
-	if err := r.setAside(); err != nil {
-		return err
-	}
-	if _, err = r.fetchLocked(ctx, src, l); err == nil && r.connected(ctx, r.bare(), commit) != nil {
-		if err = r.fetchCommit(ctx, r.bare(), src, commit, l); err == nil {
-			_, err = r.writeMark(ctx, commit)
-		}
-	}
-	if err != nil {
-		return policy.Errorf(policy.CodeCacheCorrupt, opPristine, "the mirror of %s is damaged and could not be rebuilt", r.id).Because(err)
-	}
-	return nil
 }
 
 // publish makes the tree durable before anything says that it is complete.

@@ -276,8 +276,13 @@ func TestPasswordNeverShown(t *testing.T) {
 	if strings.Contains(d.Error(), "s3cret") {
 		t.Errorf("the password is in %v", d)
 	}
+	r, done, err := f.openSource(t.Context(), src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
 	infos, err := f.List(t.Context())
-	if err != nil || len(infos) != 1 || strings.Contains(infos[0].Source, "s3cret") {
+	if err != nil || len(infos) != 1 || infos[0].ID != r.id || strings.Contains(infos[0].Source, "s3cret") {
 		t.Errorf("list: %+v, %v", infos, err)
 	}
 }

@@ -89,7 +89,7 @@ func TestSetAsideMirrorIsNoSkeleton(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.setAside(); err != nil {
+	if _, err := r.setAside(); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(repo.Dir, repo.Dir+".gone"); err != nil {
@@ -99,5 +99,8 @@ func TestSetAsideMirrorIsNoSkeleton(t *testing.T) {
 	wantCode(t, err, policy.CodeSourceUnreadable)
 	if broken, err := r.setAsides(); err != nil || len(broken) != 1 {
 		t.Errorf("%q, %v", broken, err)
+	}
+	if held := f.journal.list(); len(held) != 0 {
+		t.Errorf("held: %q", held)
 	}
 }

@@ -2,10 +2,7 @@ package gitcache
 
 import (
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -22,9 +19,10 @@ type state struct {
 	Refs      int       `json:"refs"`
 	Listing   int64     `json:"listing"` // generation of the current refs listing
 	Head      string    `json:"head"`    // the ref that the source's HEAD names, if it does
-	// Packs are the sizes of the mirror's pack and index files: a truncated or
-	// lost one is noticed by stat alone.
-	Packs map[string]int64 `json:"packs"`
+	// Packs are the mirror's pack and index files that git has written or
+	// verified: a truncated, lost or replaced one is noticed by stat alone. None
+	// means that nothing is known of them yet.
+	Packs map[string]fileID `json:"packs"`
 }
 
 func (r *repo) readState() state {
@@ -43,11 +41,12 @@ func (r *repo) writeState(s state) error {
 	return writeFile(r.path("state.json"), b, 0o600, true)
 }
 
-// healthy is the check of the warm path: HEAD is a HEAD and every pack has the
-// size it was left with. What only reading can tell is found when git reads.
+// healthy is the check of the warm path: HEAD is a HEAD and every pack is the
+// file that was verified. What only reading can tell is found when git reads.
 func (r *repo) healthy() bool {
 	s := r.readState()
-	return s.Finished > 0 && r.headValid() && r.packsIntact(s)
+	intact, same := r.lookAtPacks(s)
+	return s.Finished > 0 && len(s.Packs) > 0 && r.headValid() && intact && same
 }
 
 func (r *repo) headValid() bool {
@@ -57,38 +56,6 @@ func (r *repo) headValid() bool {
 	}
 	h := strings.TrimSpace(string(b))
 	return strings.HasPrefix(h, "ref: refs/") || policy.ValidOID(h)
-}
-
-func (r *repo) packsIntact(s state) bool {
-	for name, size := range s.Packs {
-		if st, err := os.Stat(r.bare("objects/pack", name)); err != nil || st.Size() != size {
-			return false
-		}
-	}
-	return isDir(r.bare("refs")) && isDir(r.bare("objects"))
-}
-
-// packSizes lists the packs of a git directory with their indexes.
-func packSizes(gitDir string) (map[string]int64, error) {
-	entries, err := os.ReadDir(filepath.Join(gitDir, "objects/pack"))
-	if err != nil {
-		return nil, err
-	}
-	sizes := make(map[string]int64)
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "pack-") || (!strings.HasSuffix(e.Name(), ".pack") && !strings.HasSuffix(e.Name(), ".idx")) {
-			continue
-		}
-		st, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		sizes[e.Name()] = st.Size()
-	}
-	return sizes, nil
 }
 
 // origin is the record of where a repository comes from. The URL may hold a

@@ -63,19 +63,34 @@ func (c *Cache) AddWorktree(ctx context.Context, p policy.RepositoryPoint, alloc
 }
 
 func (r *repo) addWorktree(ctx context.Context, p policy.RepositoryPoint, allocation policy.AllocationID, dir string) (marker, error) {
-	l, err := lock(ctx, r.path("worktree.lock"), unix.LOCK_EX)
-	if err != nil {
-		return marker{}, gitFailure(opWorktree, "the worktrees could not be locked", err)
+	added := false
+	return r.mending(ctx, p.CommitID, func() (marker, error) {
+		if !added {
+			l, err := lock(ctx, r.path("worktree.lock"), unix.LOCK_EX)
+			if err != nil {
+				return marker{}, gitFailure(opWorktree, "the worktrees could not be locked", err)
+			}
+			err = r.addEntry(ctx, p, allocation, dir, l)
+			l.unlock()
+			if err != nil {
+				return marker{}, err
+			}
+			added = true
+		}
+		if err := empty(dir); err != nil { // of the pointer to the entry, and of a failed checkout
+			return marker{}, diskError(opWorktree, "the worktree cannot be emptied", err)
+		}
+		return r.checkout(ctx, p, dir, nil)
+	})
+}
+
+// empty removes what is in dir, which no Worker has seen yet.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
-	err = r.addEntry(ctx, p, allocation, dir, l)
-	l.unlock()
-	if err != nil {
-		return marker{}, err
-	}
-	if err := os.Remove(filepath.Join(dir, ".git")); err != nil {
-		return marker{}, diskError(opWorktree, "the worktree's pointer cannot be replaced", err)
-	}
-	return r.checkout(ctx, p, dir, nil)
+	return err
 }
 
 // addEntry is the metadata step. The caller holds worktree.lock.
