@@ -200,6 +200,12 @@ func (l *Ledger) rotate() error {
 	if u, err := gatherOthers(l.ledger, l.name); err == nil {
 		u.prune(l.state, l.name)
 	} // else a stream that cannot be read may hold anything: then everything is carried
+	if l.chain.durable < l.chain.seq { // the claim: the new head will vouch for it
+		if err := l.seg.file.sync(); err != nil {
+			return errors.Join(errUncertain, err)
+		}
+		l.chain.durable = l.chain.seq
+	}
 	old, oldChain := l.seg, l.chain
 	if err := l.beginSegment(old.number + 1); err != nil {
 		l.seg, l.chain = old, oldChain
