@@ -1,15 +1,12 @@
 package gitcache
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,7 +82,7 @@ func (c *Cache) Remove(ctx context.Context, id policy.RepositoryID) error {
 		return err
 	}
 	for _, t := range trees {
-		if _, err := r.evict(ctx, t); err != nil {
+		if _, err := r.evict(ctx, t.key, false); err != nil {
 			if errors.Is(err, errLocked) {
 				return policy.Errorf(policy.CodeRepositoryInUse, opAdmin, "a tree of %s is in use", r.id)
 			}
@@ -129,110 +126,6 @@ func (r *repo) refuseInUse() error {
 		return policy.Errorf(policy.CodeRepositoryInUse, opAdmin, "%d holders still stand on %s", max(len(pins), worktrees), r.id)
 	}
 	return nil
-}
-
-// cachedTree is a complete pristine tree on disk.
-type cachedTree struct {
-	r     *repo
-	key   string
-	bytes int64
-	used  time.Time
-}
-
-func (r *repo) trees() ([]cachedTree, error) {
-	entries, err := os.ReadDir(r.path("trees"))
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		return nil, diskError(opAdmin, "the trees cannot be read", err)
-	}
-	var out []cachedTree
-	for _, e := range entries {
-		key, ok := strings.CutSuffix(e.Name(), ".json")
-		if !ok {
-			continue
-		}
-		m, ok := r.readMarker(key)
-		if !ok {
-			continue
-		}
-		t := cachedTree{r: r, key: key, bytes: m.Bytes, used: m.BuiltAt}
-		if st, err := os.Stat(r.treePath(key + ".lock")); err == nil {
-			t.used = st.ModTime()
-		}
-		out = append(out, t)
-	}
-	return out, nil
-}
-
-// Evict removes pristine trees, the least recently used first, until at most
-// keepBytes of file content are left. One in use is never removed.
-func (c *Cache) Evict(ctx context.Context, keepBytes int64) (EvictReport, error) {
-	var rep EvictReport
-	entries, err := os.ReadDir(c.dir)
-	if err != nil {
-		return rep, diskError(opAdmin, "the repository cache cannot be read", err)
-	}
-	var all []cachedTree
-	for _, e := range entries {
-		r, err := c.repo(policy.RepositoryID(e.Name()))
-		if err != nil {
-			continue
-		}
-		trees, err := r.trees()
-		if err != nil {
-			return rep, err
-		}
-		all = append(all, trees...)
-	}
-	slices.SortFunc(all, func(a, b cachedTree) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.key, b.key)) })
-	for _, t := range all {
-		rep.BytesLeft += t.bytes
-	}
-	for _, t := range all {
-		if rep.BytesLeft <= keepBytes {
-			break
-		}
-		rel, err := t.r.evict(ctx, t)
-		if errors.Is(err, errLocked) {
-			rep.InUseSkipped++
-			continue
-		}
-		if err != nil {
-			return rep, err
-		}
-		rep.Removed = append(rep.Removed, rel)
-		rep.BytesFreed += t.bytes
-		rep.BytesLeft -= t.bytes
-	}
-	return rep, nil
-}
-
-// evict removes one tree, or returns errLocked. The marker goes first.
-func (r *repo) evict(ctx context.Context, t cachedTree) (string, error) {
-	lockPath := r.treePath(t.key + ".lock")
-	l, err := lock(ctx, lockPath, unix.LOCK_EX|unix.LOCK_NB)
-	if err != nil {
-		if errors.Is(err, errLocked) {
-			return "", err
-		}
-		return "", gitFailure(opAdmin, "a tree could not be locked", err)
-	}
-	defer l.unlock()
-	if r.inUse(t.key) {
-		return "", errLocked
-	}
-	if err = r.dropMarker(t.key); err == nil {
-		err = r.c.removeTop(ctx, r.treePath(t.key))
-	}
-	if err == nil {
-		err = os.Remove(lockPath) // waiters see that the name is gone, and begin again
-	}
-	if err != nil {
-		return "", diskError(opAdmin, "a tree cannot be removed", err)
-	}
-	return r.rel("trees", t.key), nil
 }
 
 // diskUsage sums the sizes of regular files; what vanishes meanwhile counts 0.

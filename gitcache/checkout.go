@@ -42,6 +42,7 @@ func (r *repo) checkout(ctx context.Context, p policy.RepositoryPoint, dir strin
 		},
 		locks:  []*lockFile{l},
 		writes: true,
+		target: dir,
 		onLine: r.c.progressLine(r.id),
 	})
 	if err != nil {

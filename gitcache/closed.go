@@ -30,6 +30,9 @@ type command struct {
 	// writes gives new files the modes of umask 022, whatever ours is: the
 	// Worker of a pristine tree is another user on disk.
 	writes bool
+	// target is a directory on the file system that git writes to; "" is the
+	// cache's own.
+	target string
 	onLine func(line string) // each line of stderr, progress included
 	secret string            // never shown
 }
@@ -132,7 +135,7 @@ type gitError struct {
 	Command string
 	Exit    int
 	Stderr  string
-	full    bool // the cache's file system was full right after
+	full    bool // the file system that it wrote to was full right after
 }
 
 func (e *gitError) Error() string {
@@ -151,23 +154,6 @@ func stderrHas(err error, texts ...string) bool {
 		}
 	}
 	return false
-}
-
-// noSpace recognizes a full disk. git does not always say why it could not
-// write a file, so the file system is asked too.
-func noSpace(err error) bool {
-	var ge *gitError
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) ||
-		errors.As(err, &ge) && (ge.full || stderrHas(err, "No space left on device", "Disk quota exceeded"))
-}
-
-func (c *Cache) diskFull() bool {
-	const little = 128 << 10
-	var st unix.Statfs_t
-	if unix.Statfs(c.dir, &st) != nil {
-		return false
-	}
-	return st.Bavail*uint64(st.Bsize) < little || (st.Files > 0 && st.Ffree == 0)
 }
 
 // run starts git in a process group of its own and returns its stdout. When
@@ -210,7 +196,7 @@ func (c *Cache) run(ctx context.Context, cmd command) ([]byte, error) {
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return stdout.Bytes(), &gitError{Command: subcommand(cmd.args), Exit: exit.ExitCode(), Stderr: stderr.text(), full: c.diskFull()}
+		return stdout.Bytes(), &gitError{Command: subcommand(cmd.args), Exit: exit.ExitCode(), Stderr: stderr.text(), full: c.diskFull(cmd, stderr.text())}
 	}
 	c.log.Debug("git", "command", subcommand(cmd.args), "error", err)
 	return stdout.Bytes(), err

@@ -2,6 +2,8 @@ package gitcache
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,7 +80,7 @@ func TestTreesAsSubvolumes(t *testing.T) {
 		t.Errorf("reads %q", reads)
 	}
 	tree.Close()
-	if rep, err := f.Evict(t.Context(), 0); err != nil || len(rep.Removed) != 1 {
+	if rep, err := f.Evict(t.Context(), 0, false); err != nil || len(rep.Removed) != 1 {
 		t.Errorf("%+v, %v", rep, err)
 	}
 	noLeftovers(t, f)
@@ -130,5 +132,39 @@ func TestProtocolSubset(t *testing.T) {
 	wantCode(t, err, policy.CodeProtocolRefused)
 	if _, err := Open(Options{Root: t.TempDir(), AllowProtocols: []string{"ext"}}); err == nil {
 		t.Error("ext can be allowed")
+	}
+}
+
+// git's own message has no errno when the disk fills in the middle of a file.
+func TestFullDiskDuringCheckout(t *testing.T) {
+	testenv.Root(t)
+	repo := testenv.RepoSmall(t)
+	files := map[string]*testenv.Entry{}
+	for i := range 8 {
+		b := make([]byte, 1<<20)
+		_, _ = rand.Read(b)
+		files[fmt.Sprint(i)] = &testenv.Entry{Data: string(b)}
+	}
+	repo = testenv.Commit(t, repo, "big", files)
+	for _, kind := range []string{"tree", "worktree"} {
+		t.Run(kind, func(t *testing.T) {
+			f := newFixture(t)
+			src := f.source(repo.Dir)
+			p := f.resolve(src, "HEAD")
+			small := testenv.TmpFS(t, 5)
+			var err error
+			if kind == "tree" {
+				run(t, "mount", "--bind", small, f.path("repository-cache/git/small/trees"))
+				defer run(t, "umount", f.path("repository-cache/git/small/trees"))
+				_, _, err = f.Pristine(t.Context(), p)
+			} else {
+				_, _, err = f.AddWorktree(t.Context(), p, "ws-1", filepath.Join(small, "w"))
+			}
+			wantCode(t, err, policy.CodeDiskFull)
+			if exists(f.bare("small") + "/worktrees") {
+				t.Error("an entry of a failed worktree is left")
+			}
+			noLeftovers(t, f)
+		})
 	}
 }

@@ -103,3 +103,27 @@ func listing(t *testing.T, dir string) string {
 	t.Helper()
 	return strings.TrimSpace(run(t, "find", dir, "-printf", "%P %i %s %T@\n"))
 }
+
+// What a crash in an eviction leaves is in no ledger, so the next one takes it.
+func TestEvictSweepsUnmarkedTrees(t *testing.T) {
+	f := newFixture(t)
+	src := f.source(testenv.RepoSmall(t).Dir)
+	for i, rev := range []string{"HEAD", "HEAD~1"} {
+		tree, _, err := f.Pristine(t.Context(), f.resolve(src, rev))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree.Close()
+		if i == 0 {
+			discard(t, f.path(tree.RelPath)+".json")
+			defer func() {
+				if exists(f.path(tree.RelPath)) {
+					t.Error("the unmarked tree is still there")
+				}
+			}()
+		}
+	}
+	if rep, err := f.Evict(t.Context(), 1<<40, false); err != nil || len(rep.Removed) != 0 {
+		t.Errorf("%+v, %v", rep, err)
+	}
+}

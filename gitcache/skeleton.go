@@ -82,6 +82,10 @@ func (r *repo) fillSkeleton(src Source) error {
 	if err != nil {
 		return diskError(opRepository, "the cache directory cannot be created", err)
 	}
+	// Made here once, so that a worktree that fails leaves no trace.
+	if f, err := os.OpenFile(r.path("worktree.lock"), os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600); err == nil {
+		f.Close()
+	}
 	known, err := r.checkOrigin(src)
 	if err != nil || known {
 		return err

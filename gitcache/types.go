@@ -122,7 +122,7 @@ type GCReport struct {
 	BytesAfter    int64
 }
 
-// EvictReport says what Evict removed.
+// EvictReport says what Evict removed, or would remove.
 type EvictReport struct {
 	Removed      []string // paths relative to the Runtime root
 	BytesFreed   int64

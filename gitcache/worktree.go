@@ -99,7 +99,7 @@ func (r *repo) addEntry(ctx context.Context, p policy.RepositoryPoint, allocatio
 		return diskError(opWorktree, "a leftover entry cannot be removed", err)
 	}
 	cmd := r.bareCommand("worktree", "add", "--quiet", "--detach", "--no-checkout", "--lock", "--reason="+worktreeReason+string(allocation), "--", dir, p.CommitID)
-	cmd.locks, cmd.writes = []*lockFile{l}, true
+	cmd.locks, cmd.writes, cmd.target = []*lockFile{l}, true, filepath.Dir(dir)
 	if _, err := r.c.run(ctx, cmd); err != nil {
 		return gitFailure(opWorktree, "the worktree could not be added", err)
 	}
@@ -137,6 +137,7 @@ func (r *repo) removeWorktree(ctx context.Context, allocation policy.AllocationI
 		}
 		return nil
 	})
+	_ = os.Remove(r.bare("worktrees")) // not empty while others have entries
 	if err != nil {
 		return diskError(opWorktree, "the worktree's entry cannot be removed", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -139,9 +140,16 @@ func TestEvict(t *testing.T) {
 	}
 	trees[0].Close()
 	trees[1].Close()
-	rep, err := f.Evict(t.Context(), 0) // 0 is free, 1 has a holder, 2 is open
+	dry, err := f.Evict(t.Context(), 0, true)
+	if err != nil || !exists(f.path(trees[0].RelPath)) {
+		t.Fatalf("a dry run removes: %v", err)
+	}
+	rep, err := f.Evict(t.Context(), 0, false) // 0 is free, 1 has a holder, 2 is open
 	if err != nil || len(rep.Removed) != 1 || rep.InUseSkipped != 2 || !strings.HasSuffix(rep.Removed[0], trees[0].Key) {
 		t.Errorf("%+v, %v", rep, err)
+	}
+	if !reflect.DeepEqual(dry, rep) {
+		t.Errorf("the dry run says %+v", dry)
 	}
 	if exists(f.path(trees[0].RelPath)) || !exists(f.path(trees[1].RelPath)) || !exists(f.path(trees[2].RelPath)) {
 		t.Error("the wrong tree is gone")
@@ -153,7 +161,7 @@ func TestEvict(t *testing.T) {
 		}
 	}
 	trees[2].Close()
-	rep, err = f.Evict(t.Context(), trees[2].Bytes) // the least recently used goes
+	rep, err = f.Evict(t.Context(), trees[2].Bytes, false) // the least recently used goes
 	if err != nil || len(rep.Removed) != 1 || !strings.HasSuffix(rep.Removed[0], trees[1].Key) {
 		t.Errorf("%+v, %v", rep, err)
 	}

@@ -40,15 +40,15 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 		}
 		rep.ExpiredRemoved = append(rep.ExpiredRemoved, a.ID)
 	}
-	if req.DryRun {
-		return rep, nil
-	}
-	ev, err := r.cache.Evict(ctx, keep)
+	ev, err := r.cache.Evict(ctx, keep, req.DryRun)
 	if err != nil {
 		return rep, err
 	}
 	rep.RemovedTrees = append(rep.RemovedTrees, ev.Removed...)
 	rep.FreedBytes += ev.BytesFreed
+	if req.DryRun {
+		return rep, nil
+	}
 	if _, err := r.registry.ForgetKeysBefore(ctx, r.now().Add(-keysKeptFor)); err != nil {
 		return rep, err
 	}

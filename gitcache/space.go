@@ -1,0 +1,60 @@
+package gitcache
+
+import (
+	"crypto/rand"
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// noSpace recognizes a full disk.
+func noSpace(err error) bool {
+	var ge *gitError
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) ||
+		errors.As(err, &ge) && (ge.full || stderrHas(err, "No space left on device", "Disk quota exceeded"))
+}
+
+// diskFull asks the file system why git failed, for git does not always say:
+// of a write(2) that fails during a checkout it reports "unable to write file"
+// and the name alone. The unfinished file is removed by then, so there may be
+// room again for something smaller.
+func (c *Cache) diskFull(cmd command, stderr string) bool {
+	dir := cmd.target
+	if dir == "" {
+		dir = c.dir
+	}
+	const little = 128 << 10
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && (st.Bavail*uint64(st.Bsize) < little || (st.Files > 0 && st.Ffree == 0)) {
+		return true
+	}
+	if !cmd.writes {
+		return false
+	}
+	// btrfs counts space that it cannot give, and a quota is not in statfs(2).
+	switch err := tryWrite(dir, 64<<10); {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return true
+	case err != nil && !errors.Is(err, unix.EOPNOTSUPP):
+		return false // a disk that fails in another way
+	}
+	return strings.Contains(stderr, "unable to write file ")
+}
+
+// tryWrite writes n bytes to an unnamed file in dir, open(2) O_TMPFILE: there is
+// nothing to be left behind.
+func tryWrite(dir string, n int) error {
+	f, err := os.OpenFile(dir, os.O_WRONLY|unix.O_TMPFILE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // zeroes would prove nothing where files are compressed
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	return f.Sync()
+}
