@@ -126,7 +126,7 @@ func newUnion() *union {
 // an intent for another's tombstone, and that one then the tombstone, the read
 // would show the intent alone. Both begin a segment for that, so it is read again.
 func gather(ctx context.Context, dir *os.File, roles []string) (*union, error) {
-	const reads = 5
+	const reads = 20
 	for i := 1; ; i++ {
 		u, err := gatherOnce(ctx, dir, roles)
 		if err != nil || i == reads {
@@ -288,8 +288,9 @@ func verifyStream(s *stream, visit func(*Record)) (info StreamInfo, err error) {
 	var before *parsed
 	for i, n := range numbers {
 		data, p, err := readLast(s.dir, n, false)
-		if errors.Is(err, fs.ErrNotExist) && before == nil {
-			continue // its writer has just dropped it as too old
+		if errors.Is(err, fs.ErrNotExist) {
+			before = nil // its writer has just dropped it, and all before it, as too old
+			continue
 		}
 		if err != nil {
 			return info, err
@@ -359,7 +360,8 @@ func checkOlder(dir *os.File, name string, last *loaded) error {
 		p := last.parsed
 		if n < last.number {
 			data, err := readSegment(dir, n)
-			if errors.Is(err, fs.ErrNotExist) && before == nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				before = nil // dropped meanwhile, with all before it
 				continue
 			}
 			if err != nil {
