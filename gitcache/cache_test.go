@@ -30,16 +30,21 @@ type journal struct {
 	mu   sync.Mutex
 	held map[string]Resource
 	seen []string
+	// syncs counts what costs an fsync in the ledger.
+	syncs int
 }
 
-func (j *journal) Intend(_ context.Context, r Resource) error {
+func (j *journal) Intend(_ context.Context, rs ...Resource) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if filepath.IsAbs(r.Path) || r.Owner == "" {
-		return fmt.Errorf("resource %+v", r)
+	j.syncs++
+	for _, r := range rs {
+		if filepath.IsAbs(r.Path) || r.Owner == "" {
+			return fmt.Errorf("resource %+v", r)
+		}
+		j.held[r.Kind+" "+r.Path] = r
+		j.seen = append(j.seen, r.Kind)
 	}
-	j.held[r.Kind+" "+r.Path] = r
-	j.seen = append(j.seen, r.Kind)
 	return nil
 }
 

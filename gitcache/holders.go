@@ -28,11 +28,15 @@ func (p *Pristine) Acquire(ctx context.Context, holder string) error {
 	if err := policy.CheckID("holder", holder); err != nil {
 		return err
 	}
-	c, dir := p.r.c, p.r.treePath(p.Key+".use")
-	res := p.r.useResource(p.Key, holder)
-	if err := c.journal.Intend(ctx, res); err != nil {
+	if err := p.r.c.journal.Intend(ctx, p.r.useResource(p.Key, holder)); err != nil {
 		return err
 	}
+	return p.r.use(p.Key, holder)
+}
+
+// use makes the mark that the ledger has been told of. The caller has the tree.
+func (r *repo) use(key, holder string) error {
+	dir := r.treePath(key + ".use")
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return diskError(opPristine, "the tree cannot be marked as in use", err)
 	}
@@ -45,7 +49,7 @@ func (p *Pristine) Acquire(ctx context.Context, holder string) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return diskError(opPristine, "the tree cannot be marked as in use", err)
 	}
-	return c.journal.Done(res, st.Dev, st.Ino)
+	return r.c.journal.Done(r.useResource(key, holder), st.Dev, st.Ino)
 }
 
 // Release ends a holder's use.
@@ -63,12 +67,19 @@ func (c *Cache) ReleasePristine(_ context.Context, id policy.RepositoryID, key, 
 	if err := errors.Join(policy.CheckID("holder", holder), checkKey(key)); err != nil {
 		return err
 	}
-	dir := r.treePath(key + ".use")
-	if err := os.Remove(dir + "/" + holder); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := r.unuse(key, holder); err != nil {
 		return diskError(opPristine, "the tree's mark cannot be removed", err)
 	}
-	_ = os.Remove(dir) // while others hold it, it is not empty
 	return c.journal.Release(r.useResource(key, holder))
+}
+
+func (r *repo) unuse(key, holder string) error {
+	dir := r.treePath(key + ".use")
+	if err := os.Remove(dir + "/" + holder); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_ = os.Remove(dir) // while others hold it, it is not empty
+	return nil
 }
 
 func checkKey(key string) error {

@@ -30,41 +30,50 @@ func (r *repo) pinResource(holder, commit string) Resource {
 // holder will list, unlosable until Unpin. It fails with CodeConflict if the
 // commit was resolved so long ago that GC has forgotten it: resolve again.
 func (c *Cache) Pin(ctx context.Context, p policy.RepositoryPoint, holder string) error {
-	r, err := c.repo(p.RepositoryID)
+	r, err := c.pinnable(p, holder)
 	if err != nil {
 		return err
-	}
-	if err := policy.CheckID("holder", holder); err != nil {
-		return err
-	}
-	if !policy.ValidOID(p.CommitID) {
-		return policy.Errorf(policy.CodeSelectorInvalid, opPin, "the point has no commit id")
-	}
-	if !r.exists() {
-		return policy.Errorf(policy.CodeRepositoryUnknown, opPin, "the repository %s is not in the cache", r.id)
 	}
 	res := r.pinResource(holder, p.CommitID)
 	if err := c.journal.Intend(ctx, res); err != nil {
 		return err
 	}
-	dev, ino, err := r.pin(ctx, holder, p.CommitID)
-	if err != nil {
+	if err := r.pin(ctx, holder, p.CommitID); err != nil {
 		if r.unpin(context.WithoutCancel(ctx), holder, p.CommitID) == nil {
 			_ = c.journal.Release(res)
 		}
 		return err
 	}
-	return c.journal.Done(res, dev, ino)
+	return nil
 }
 
-func (r *repo) pin(ctx context.Context, holder, commit string) (dev, ino uint64, err error) {
+// pinnable checks what can be checked before the ledger is told.
+func (c *Cache) pinnable(p policy.RepositoryPoint, holder string) (*repo, error) {
+	r, err := c.repo(p.RepositoryID)
+	if err != nil {
+		return nil, err
+	}
+	if err := policy.CheckID("holder", holder); err != nil {
+		return nil, err
+	}
+	if !policy.ValidOID(p.CommitID) {
+		return nil, policy.Errorf(policy.CodeSelectorInvalid, opPin, "the point has no commit id")
+	}
+	if !r.exists() {
+		return nil, policy.Errorf(policy.CodeRepositoryUnknown, opPin, "the repository %s is not in the cache", r.id)
+	}
+	return r, nil
+}
+
+// pin makes the pin that the ledger has been told of.
+func (r *repo) pin(ctx context.Context, holder, commit string) error {
 	l, err := lock(ctx, r.path("pins.lock"), unix.LOCK_SH) // GC decides what to drop under LOCK_EX
 	if err != nil {
-		return 0, 0, gitFailure(opPin, "the pins could not be locked", err)
+		return gitFailure(opPin, "the pins could not be locked", err)
 	}
 	defer l.unlock()
 	if _, ok := r.readMark(commit); !ok {
-		return 0, 0, policy.Errorf(policy.CodeConflict, opPin, "commit %s is not resolved in the cache", commit).
+		return policy.Errorf(policy.CodeConflict, opPin, "commit %s is not resolved in the cache", commit).
 			WithHint("Resolve the selector again.")
 	}
 	hold := r.path("holds", holder, commit)
@@ -75,17 +84,17 @@ func (r *repo) pin(ctx context.Context, holder, commit string) (dev, ino uint64,
 			err = r.writePending(hold, []byte(gen), 0o600)
 		}
 		if err != nil {
-			return 0, 0, diskError(opPin, "the pin cannot be written", err)
+			return diskError(opPin, "the pin cannot be written", err)
 		}
 	}
 	if err := r.writeRef(pinRef(holder, commit), commit); err != nil {
-		return 0, 0, diskError(opPin, "the pin cannot be written", err)
+		return diskError(opPin, "the pin cannot be written", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(r.bare(pinRef(holder, commit)), &st); err != nil {
-		return 0, 0, diskError(opPin, "the pin cannot be read back", err)
+		return diskError(opPin, "the pin cannot be read back", err)
 	}
-	return st.Dev, st.Ino, nil
+	return r.c.journal.Done(r.pinResource(holder, commit), st.Dev, st.Ino)
 }
 
 // Unpin drops a holder's pin. It is idempotent, and needs no repository to be there.

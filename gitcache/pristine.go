@@ -51,12 +51,23 @@ func (r *repo) treePath(name string) string { return r.path("trees", name) }
 // Callers that come together, in whatever processes, share one build.
 func (c *Cache) Pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristine, []policy.Diagnostic, error) {
 	r, err := c.repo(p.RepositoryID)
+	if err == nil {
+		err = checkTree(p)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
+	return r.pristine(ctx, p)
+}
+
+func checkTree(p policy.RepositoryPoint) error {
 	if !policy.ValidOID(p.TreeID) || !policy.ValidOID(p.CommitID) {
-		return nil, nil, policy.Errorf(policy.CodeSelectorInvalid, opPristine, "the point has no tree id")
+		return policy.Errorf(policy.CodeSelectorInvalid, opPristine, "the point has no tree id")
 	}
+	return nil
+}
+
+func (r *repo) pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristine, []policy.Diagnostic, error) {
 	key := treeKey(p)
 	lockPath := r.treePath(key + ".lock")
 	for {

@@ -40,10 +40,10 @@ type Resource struct {
 }
 
 // Journal is the part of the cleanup ledger that the cache writes. Intend
-// returns when the record is durable. A caller that has already written the
+// returns when all of the records are durable, for the price of one. A caller that has already written the
 // record in a batch of its own may make Intend do nothing for it.
 type Journal interface {
-	Intend(ctx context.Context, r Resource) error
+	Intend(ctx context.Context, rs ...Resource) error
 	Done(r Resource, dev, ino uint64) error
 	Release(r Resource) error
 }

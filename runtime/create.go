@@ -192,20 +192,15 @@ func (c *creation) pristine(ctx context.Context) error {
 	for i := range c.repos {
 		repo := &c.repos[i]
 		id, holder := repo.point.RepositoryID, string(c.id)
-		c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) })
-		if err := c.r.cache.Pin(ctx, repo.point, holder); err != nil {
-			return err
-		}
-		tree, warnings, err := c.r.cache.Pristine(ctx, repo.point)
+		tree, warnings, err := c.r.cache.Hold(ctx, repo.point, holder)
 		if err != nil {
 			return err
 		}
 		repo.tree = tree
 		c.warnings = append(c.warnings, warnings...)
-		c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.ReleasePristine(ctx, id, tree.Key, holder) })
-		if err := tree.Acquire(ctx, holder); err != nil {
-			return err
-		}
+		c.undo = append(c.undo,
+			func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) },
+			func(ctx context.Context) error { return c.r.cache.ReleasePristine(ctx, id, tree.Key, holder) })
 	}
 	return nil
 }

@@ -29,12 +29,17 @@ func (j *journal) key(r gitcache.Resource) cacheKey {
 	return cacheKey{j.root.Path, r.Kind, r.Owner, r.Path}
 }
 
-func (j *journal) Intend(ctx context.Context, r gitcache.Resource) error {
-	res := ledger.Resource{ID: ledger.NewResourceID(), Kind: ledger.Kind(r.Kind), Owner: r.Owner, Path: r.Path, Attrs: r.Attrs}
-	if err := j.ledger.Intend(ctx, res); err != nil {
+func (j *journal) Intend(ctx context.Context, rs ...gitcache.Resource) error {
+	records := make([]ledger.Resource, len(rs))
+	for i, r := range rs {
+		records[i] = ledger.Resource{ID: ledger.NewResourceID(), Kind: ledger.Kind(r.Kind), Owner: r.Owner, Path: r.Path, Attrs: r.Attrs}
+	}
+	if err := j.ledger.Intend(ctx, records...); err != nil {
 		return err
 	}
-	cacheIDs.Store(j.key(r), res.ID)
+	for i, r := range rs {
+		cacheIDs.Store(j.key(r), records[i].ID)
+	}
 	return nil
 }
 
