@@ -190,7 +190,7 @@ func TestAttackOutputFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	cmd := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "sh", "-c", "readlink /proc/self/fd/1; readlink /proc/self/fd/0; ./intruder grep "+filepath.Dir(out))
+	cmd := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "sh", "-c", "readlink /proc/self/fd/1; readlink /proc/self/fd/0; ./intruder grep "+encoded([]string{filepath.Dir(out)})[0])
 	cmd.Stdin, cmd.Stdout = f, f
 	_ = cmd.Run() // the answer is in the file
 	b, err := os.ReadFile(out)

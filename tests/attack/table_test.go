@@ -1,6 +1,9 @@
 package attack
 
-import "strconv"
+import (
+	"encoding/hex"
+	"strconv"
+)
 
 // try is one attack with its arguments.
 type try struct {
@@ -31,9 +34,9 @@ const (
 func tries(secrets []string) []try {
 	table := []try{
 		{"see", append([]string{"/root", "/home/root", "/etc/shadow", "/etc/ssh", "/etc/machine-id", "/etc/hostname.bak", "/var/lib", "/var/log", "/boot", "/sys", "/media", "/srv", "/opt", "/mnt", "/run/systemd", "/run/docker.sock", "/var/run/docker.sock", "/proc/1/root/root", "/proc/self/root/etc/shadow"}, secrets...), host},
-		{"list", []string{"/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/key-users", "/proc/timer_list", "/proc/sched_debug", "/proc/interrupts", "/proc/kmsg", "/proc/1/environ", "/proc/1/maps", "/proc/1/fd", "/proc/1/root", "/proc/1/cwd", "/dev/kmsg", "/dev/mem", "/dev/vda", "/dev/sda", "/sys/kernel", "/run/yoi", "/var/lib", "/proc/acpi", "/proc/scsi"}, host},
-		{"write", []string{"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/user/max_user_namespaces", "/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/proc/self/uid_map", "/proc/self/gid_map", "/proc/self/setgroups", "/proc/1/oom_score_adj", "/proc/1/uid_map", "/usr/bin/env", "/bin/sh", "/etc/passwd", "/etc/ld.so.cache", "/etc/gitconfig", "/dev/kmsg"}, bare},
-		{"grep", secrets, host},
+		{"list", []string{"/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/timer_list", "/proc/sched_debug", "/proc/interrupts", "/proc/kmsg", "/proc/1/environ", "/proc/1/maps", "/proc/1/fd", "/proc/1/root", "/proc/1/cwd", "/dev/kmsg", "/dev/mem", "/dev/vda", "/dev/sda", "/sys/kernel", "/var/lib", "/proc/acpi", "/proc/scsi"}, host},
+		{"write", []string{"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/user/max_user_namespaces", "/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/proc/self/setgroups", "/proc/1/oom_score_adj", "/proc/1/uid_map", "/usr/bin/env", "/bin/sh", "/etc/passwd", "/etc/ld.so.cache", "/etc/gitconfig", "/dev/kmsg"}, bare},
+		{"grep", encoded(secrets), host},
 		{"descriptors", nil, ajar},
 		{"init-descriptors", nil, bare},
 		{"ptrace-init", nil, bare},
@@ -77,4 +80,13 @@ func tries(secrets []string) []try {
 		table = append(table, try{"socket", []string{strconv.Itoa(s[0]), strconv.Itoa(s[1]), strconv.Itoa(s[2])}, bare})
 	}
 	return table
+}
+
+// encoded hides words from the search for them in the searcher's own arguments.
+func encoded(words []string) []string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = hex.EncodeToString([]byte(w))
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -66,10 +67,17 @@ func list(paths []string) (string, error) {
 	return any(got, "nothing to read")
 }
 
-// grep looks for the words in everything that /proc tells about this process,
-// PID 1 and the mounts.
-func grep(words []string) (string, error) {
-	var got []string
+// grep looks for the words, given in hexadecimal, in everything that /proc tells
+// about this process, PID 1 and the mounts.
+func grep(args []string) (string, error) {
+	var got, words []string
+	for _, a := range args {
+		w, err := hex.DecodeString(a)
+		if err != nil {
+			return "", err
+		}
+		words = append(words, string(w))
+	}
 	for _, who := range []string{"self", "1"} {
 		for _, name := range []string{"environ", "cmdline", "maps", "cgroup", "mountinfo", "mounts", "mountstats", "status", "comm", "auxv", "stack"} {
 			b, err := os.ReadFile(filepath.Join("/proc", who, name))

@@ -14,7 +14,6 @@ program() { # NAME [TAIL]
 git config core.fsmonitor "$(run fsmonitor) false"
 git config filter.evil.clean "$(run clean) cat"
 git config filter.evil.smudge "$(run smudge) cat"
-git config filter.evil.process ""
 git config diff.evil.textconv "$(run textconv) cat"
 git config diff.external "sh -c '$(run external)'"
 git config core.sshCommand "sh -c '$(run ssh)'"
