@@ -22,6 +22,8 @@ import (
 // checks are strict, since the configuration may ask for lax ones.
 const workScript = `set -e
 g() { git -c core.checkStat=default -c core.trustctime=true -c core.fsmonitor=false -c core.untrackedCache=false -c core.hooksPath=/dev/null --no-optional-locks "$@"; }
+# git would wait for ever to open a pipe in place of a file of its own.
+if [ -n "$(find . -name '.git*' ! -type f ! -type d ! -type l -print -quit; find .git ! -type f ! -type d ! -type l -print -quit)" ]; then exit 3; fi
 if head=$(g rev-parse --verify -q HEAD); then echo "head $head"; fi
 echo "count $(g rev-list --count HEAD --all --reflog --not "$1")"
 g rev-list -n 1000 HEAD --all --reflog --not "$1" | sed 's/^/commit /'
@@ -35,7 +37,9 @@ echo "changed $(g diff-tree -r -z --name-only "$1" "$tree" | tr -dc '\000' | wc 
 echo "diff $(g diff-tree -r -p --binary --full-index --no-renames --no-ext-diff --no-textconv "$1" "$tree" | sha256sum | cut -d' ' -f1)"`
 
 const (
-	workLimit = 5 * time.Minute
+	// workLimit is enough for a cold tree of a million files, and bounds how long a
+	// hostile one keeps a removal waiting.
+	workLimit = time.Minute
 	// maxCapture bounds what the Runtime reads of a command of its own.
 	maxCapture = 1 << 20
 )
