@@ -72,6 +72,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	if err := a.occupy(); err != nil {
 		return nil, err
 	}
+	if err := a.clearVolatile(ctx); err != nil {
+		return nil, err
+	}
 	if err := a.intend(ctx); err != nil {
 		return nil, err
 	}
@@ -151,6 +154,30 @@ func (a *attempt) occupy() error {
 	}
 	if err != nil {
 		return policy.Errorf(policy.CodeLaunchFailed, op, "the workspace's lock cannot be taken").Because(err)
+	}
+	return nil
+}
+
+// clearVolatile removes the mark by which overlayfs refuses the upper directory
+// of an earlier volatile mount (Documentation/filesystems/overlayfs.rst, "Volatile
+// mount"): after a power failure files of it could be torn. Those of a workspace
+// that was volatile are thrown away after a crash, and scratch promises nothing.
+func (a *attempt) clearVolatile(ctx context.Context) error {
+	mounts := rootdir.Workspace(a.req.AllocationID) + "/mounts/"
+	dirs := []string{mounts + overlayWork + "/" + scratchWork}
+	for _, t := range a.req.Repositories {
+		switch t.Strategy {
+		case policy.StrategyDirect:
+		case policy.StrategyOverlay:
+			dirs = append(dirs, mounts+string(t.RepositoryID)+"/work")
+		default:
+			dirs = append(dirs, mounts+overlayWork+"/"+string(t.RepositoryID))
+		}
+	}
+	for _, d := range dirs {
+		if err := a.l.removePath(ctx, d+"/work/incompat"); err != nil {
+			return err
+		}
 	}
 	return nil
 }

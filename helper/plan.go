@@ -75,7 +75,7 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 	}
 	scratchAttr := inside
 	scratchAttr.NoExec = req.NoExec
-	scratch, err := veiled(src, req.AllocationID, scratchAt, "scratch", scratchWork, scratchAttr)
+	scratch, err := veiled(src, req.AllocationID, scratchAt, "scratch", scratchWork, scratchAttr, true)
 	if err != nil {
 		return mounts.Plan{}, err
 	}
@@ -109,7 +109,7 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 	}
 	ops := []mounts.Op{mounts.Overlay{Target: objectsAt + "/" + string(t.RepositoryID), Lower: []mounts.Source{objects}, Attr: ro}}
 	if t.Strategy != policy.StrategyOverlay {
-		o, err := veiled(src, req.AllocationID, at, "root/"+string(t.RepositoryID), string(t.RepositoryID), attr)
+		o, err := veiled(src, req.AllocationID, at, "root/"+string(t.RepositoryID), string(t.RepositoryID), attr, volatile(req))
 		return append(ops, o), err
 	}
 	lower, err := src.source(rootdir.Tree(t.RepositoryID, t.TreeKey), mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true})
@@ -120,20 +120,27 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 	if err != nil {
 		return nil, err
 	}
-	return append(ops, mounts.Overlay{Target: at, Lower: []mounts.Source{lower}, Data: layers, Upper: "upper", Work: "work", Attr: attr}), nil
+	return append(ops, mounts.Overlay{Target: at, Lower: []mounts.Source{lower}, Data: layers, Upper: "upper", Work: "work", Volatile: volatile(req), Attr: attr}), nil
 }
+
+// volatile tells whether a workspace's overlay may leave out syncing. Without
+// that the kernel syncs the whole file system below an overlay at its end
+// (ovl_sync_fs), other Workers' files and all, and the sandbox's exit waits for
+// it. Scratch is always volatile; a workspace that may be wanted after a power
+// failure never is.
+func volatile(req LaunchRequest) bool { return req.Volatile || req.ReadOnly }
 
 // veiled mounts a directory of the allocation by way of an overlay that has it
 // as its only real layer. A plain bind mount would do the same, but its root's
 // path on the host stands in /proc/self/mountinfo for the Worker to read
 // (proc_pid_mountinfo(5)); an overlay shows only "/". work names the directory
 // below mounts/.work that overlayfs wants beside the upper one.
-func veiled(src sources, id policy.AllocationID, at, upper, work string, attr mounts.Attr) (mounts.Op, error) {
+func veiled(src sources, id policy.AllocationID, at, upper, work string, attr mounts.Attr, volatile bool) (mounts.Op, error) {
 	data, err := src.source(rootdir.Workspace(id), mounts.Attr{NoSuid: true, NoDev: true})
 	if err != nil {
 		return nil, err
 	}
-	return mounts.Overlay{Target: at, Data: data, Upper: upper, Work: "mounts/" + overlayWork + "/" + work, Attr: attr}, nil
+	return mounts.Overlay{Target: at, Data: data, Upper: upper, Work: "mounts/" + overlayWork + "/" + work, Volatile: volatile, Attr: attr}, nil
 }
 
 // Neither is a repository's id.

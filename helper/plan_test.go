@@ -137,3 +137,21 @@ func TestPlanNeedsTheDirectDescriptor(t *testing.T) {
 		t.Fatalf("err = %v", err)
 	}
 }
+
+// An overlay that is not volatile syncs the whole file system when it ends; one
+// that is makes the Worker's fsync(2) do nothing.
+func TestPlanVolatile(t *testing.T) {
+	for _, s := range []policy.StrategyName{policy.StrategyReflink, policy.StrategyOverlay} {
+		for _, c := range []struct{ volatile, readOnly, want bool }{{false, false, false}, {true, false, true}, {false, true, true}} {
+			req := launchOf(s, testTree)
+			req.Volatile, req.ReadOnly = c.volatile, c.readOnly
+			ops, _ := planOf(t, req)
+			if got := ops["/workspace/app"].(mounts.Overlay).Volatile; got != c.want {
+				t.Errorf("%s %+v: the workspace's overlay has volatile %v", s, c, got)
+			}
+			if !ops["/scratch"].(mounts.Overlay).Volatile {
+				t.Errorf("%s: scratch is synced", s)
+			}
+		}
+	}
+}

@@ -141,6 +141,9 @@ type LaunchRequest struct {
 	// ReadOnly mounts every repository read-only, for looking at a workspace
 	// without changing it.
 	ReadOnly bool `json:"read_only,omitempty"`
+	// Volatile says that the workspace need not survive a power failure: its
+	// files are not synced, neither at the Worker's wish nor at its end.
+	Volatile bool `json:"volatile,omitempty"`
 }
 
 func (r LaunchRequest) validate() error {

@@ -80,7 +80,11 @@ type (
 		Lower       []Source
 		Data        Source
 		Upper, Work string
-		Attr        Attr
+		// Volatile leaves out every sync of the upper layer's file system: fsync(2)
+		// inside does nothing, and the mount's end does not wait for the disk. The
+		// work directory must hold no "work/incompat" of an earlier such mount.
+		Volatile bool
+		Attr     Attr
 	}
 	// Mask hides an entry of a Proc: an empty read-only directory or /dev/null is
 	// attached on it. An absent entry is skipped.

@@ -174,6 +174,9 @@ func (b *script) overlay(o mounts.Overlay, made map[string]bool) {
 		data := b.layer(o.Data)
 		opts = append(opts, option{"upperdir", data + "/" + o.Upper}, option{"workdir", data + "/" + o.Work})
 	}
+	if o.Volatile { // Linux 5.10
+		opts = append(opts, option{key: "volatile"})
+	}
 	// Trusted xattrs are not to be had in a user namespace (overlayfs, Linux 5.11).
 	opts = append(opts, option{key: "userxattr"})
 	// overlayfs makes files with the credentials of whoever mounted it. An
