@@ -3,7 +3,6 @@ package ledger
 import (
 	"encoding/hex"
 	"errors"
-	"os"
 	"slices"
 )
 
@@ -197,7 +196,7 @@ func (l *Ledger) written() int64 { return l.seg.off - l.segStart }
 // one and drops those that are too old to be of use.
 func (l *Ledger) rotate() error {
 	// In the order intents before tombstones: see doc.go, Streams.
-	if u, err := gatherOthers(l.ledger, l.name); err == nil {
+	if u, err := l.gatherOthers(); err == nil {
 		u.prune(l.state, l.name)
 	} // else a stream that cannot be read may hold anything: then everything is carried
 	if l.chain.durable < l.chain.seq { // the claim: the new head will vouch for it
@@ -291,24 +290,27 @@ func (l *Ledger) dropOld() error {
 	return nil
 }
 
-// gatherOthers reads the streams beside own, and makes durable what it read: a
-// record dropped here for the sake of one that is still on its way to the disk
-// there would after a power failure be missing on both sides.
-func gatherOthers(dir *os.File, own string) (*union, error) {
+// gatherOthers reads the streams beside this one, and makes durable what it
+// read: a record dropped here for the sake of one that is still on its way to
+// the disk there would after a power failure be missing on both sides.
+func (l *Ledger) gatherOthers() (*union, error) {
 	u := newUnion()
-	err := eachStream(dir, nil, func(s *stream) error {
-		if s.name == own {
+	err := eachStream(l.ledger, nil, func(s *stream) error {
+		if s.name == l.name {
 			return nil
 		}
-		l, err := load(s.dir, s.name, false)
+		o, err := load(s.dir, s.name, false)
 		if err != nil {
 			return err
 		}
-		if b := l.broken(); b != nil {
+		if b := o.broken(); b != nil {
 			return broken("ledger.rotate", b)
 		}
-		u.add(s, l)
-		return l.makeDurable(s.dir)
+		u.add(s, o)
+		if o.empty {
+			return nil
+		}
+		return l.opts.disk.syncOther(s.dir, segmentName(o.number))
 	})
 	return u, err
 }

@@ -15,6 +15,8 @@ type disk interface {
 	rename(dir *os.File, from, to string) error
 	unlink(dir *os.File, name string) error
 	syncDir(dir *os.File) error
+	// syncOther makes another writer's segment and its name durable.
+	syncOther(dir *os.File, name string) error
 }
 
 type segmentFile interface {
@@ -58,6 +60,20 @@ func (osDisk) unlink(dir *os.File, name string) error {
 }
 
 func (osDisk) syncDir(dir *os.File) error { return dir.Sync() }
+
+// syncOther opens for reading only: the other writer may be another uid, and
+// fsync(2) asks for no write access.
+func (d osDisk) syncOther(dir *os.File, name string) error {
+	f, err := openAt(dir, name, unix.O_RDONLY)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // replaced by one that was durable before this one went
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return errors.Join(osFile{f}.sync(), d.syncDir(dir))
+}
 
 func (f osFile) allocate(off, n int64) error {
 	return retry(func() error { return unix.Fallocate(int(f.Fd()), 0, off, n) })

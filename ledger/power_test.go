@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -84,6 +85,12 @@ func (d *powerDisk) unlink(dir *os.File, name string) error {
 func (d *powerDisk) syncDir(dir *os.File) error {
 	err := d.osDisk.syncDir(dir)
 	d.log(powerOp{kind: "syncdir"})
+	return err
+}
+
+func (d *powerDisk) syncOther(dir *os.File, name string) error {
+	err := d.osDisk.syncOther(dir, name)
+	d.log(powerOp{kind: "syncother", name: name})
 	return err
 }
 
@@ -204,8 +211,14 @@ func writeHistory(t *testing.T, dir string, d *powerDisk) *history {
 	t.Helper()
 	ctx := context.Background()
 	h := &history{map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}, nil}
-	for session := range 3 {
+	for session := range 4 {
 		l := openTest(t, dir, func(o *Options) { o.disk, o.SegmentSize = d, 4<<10 })
+		if session > 0 { // a new segment right behind the claim
+			r := res("ws-1", "p/"+strings.Repeat("x", 3800))
+			h.issued[r.ID] = d.now()
+			must(t, l.Intend(ctx, r))
+			h.acked[r.ID] = d.now()
+		}
 		for i := range 14 {
 			rs := make([]Resource, 1+i%4)
 			for j := range rs {

@@ -8,8 +8,6 @@ import (
 	"maps"
 	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // loaded is a stream's state, from its last segment.
@@ -26,23 +24,6 @@ func (l *loaded) broken() *Break {
 		return nil
 	}
 	return l.parsed.brk
-}
-
-// makeDurable syncs what was read. Anyone may sync a file, fsync(2) asks for no
-// write access; the directory, for the segment's name.
-func (l *loaded) makeDurable(dir *os.File) error {
-	if l.empty {
-		return nil
-	}
-	f, err := openAt(dir, segmentName(l.number), unix.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // replaced by one that was durable before this one went
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return errors.Join(osFile{f}.sync(), dir.Sync())
 }
 
 // load reads the last segment of a stream. Its writer may replace it meanwhile;
@@ -88,21 +69,28 @@ func load(dir *os.File, name string, own bool) (*loaded, error) {
 // readLast reads a segment that may be written to meanwhile. A read takes one
 // page after the other: it can show an early page as it was before a write and
 // a late one as it is after the next, which looks like damage. Damage stays as
-// it is when one looks again, at once where nobody writes, and not at all where
-// the reader itself holds the stream (own).
+// it is when one looks again; once more at once where nobody else writes, since
+// the reader holds the stream itself (own) or its lock is free.
 func readLast(dir *os.File, number uint64, own bool) ([]byte, *parsed, error) {
+	quiet := func() bool {
+		live, err := streamLocked(dir)
+		return own || err == nil && !live
+	}
+	return lookAgain(func() ([]byte, error) { return readSegment(dir, number) }, quiet)
+}
+
+func lookAgain(read func() ([]byte, error), quiet func() bool) ([]byte, *parsed, error) {
 	const looks = 5
-	for i, quiet := 1, own; ; i++ {
-		data, err := readSegment(dir, number)
+	for i, last := 1, false; ; i++ {
+		data, err := read()
 		if err != nil {
 			return nil, nil, err
 		}
 		p := parseSegment(data, nil)
-		if p.brk == nil || i == looks || quiet {
+		if p.brk == nil || i == looks || last {
 			return data, p, nil
 		}
-		live, err := streamLocked(dir)
-		if quiet = !live && err == nil; !quiet {
+		if last = quiet(); !last {
 			time.Sleep(time.Duration(i) * time.Millisecond)
 		}
 	}
@@ -181,22 +169,27 @@ func gatherOnce(ctx context.Context, dir *os.File, roles []string) (*union, erro
 // taken from under it; asked only behind it, what the dying one wrote last would
 // be missing. So it is asked on both sides, until the answers agree, and the
 // later answer holds.
-func (s *stream) observe() (*loaded, error) {
+func (s *stream) observe() (l *loaded, err error) {
+	s.live, err = aroundRead(func() (bool, error) { return streamLocked(s.dir) }, func() error {
+		l, err = load(s.dir, s.name, false)
+		return err
+	})
+	return l, err
+}
+
+func aroundRead(locked func() (bool, error), read func() error) (bool, error) {
 	const looks = 5
 	for i := 1; ; i++ {
-		before, err := streamLocked(s.dir)
+		before, err := locked()
 		if err != nil {
-			return nil, err
+			return false, err
 		}
-		l, err := load(s.dir, s.name, false)
-		if err != nil {
-			return nil, err
+		if err := read(); err != nil {
+			return false, err
 		}
-		if s.live, err = streamLocked(s.dir); err != nil {
-			return nil, err
-		}
-		if before == s.live || i == looks {
-			return l, nil
+		after, err := locked()
+		if err != nil || before == after || i == looks {
+			return after, err
 		}
 	}
 }

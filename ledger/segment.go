@@ -41,18 +41,17 @@ type segment struct {
 }
 
 // room makes room for n bytes behind the last record. With must unset (no
-// intent among them) a full disk is no error while the reserve lasts. What is
-// there stays as it was if room fails.
+// intent among them) they may use up the reserve. What is there stays as it was
+// if room fails.
 func (s *segment) room(n int, must bool) error {
-	need := s.off + int64(n)
-	if !s.alloc || need <= s.size && !(must && need+allocReserve > s.size) {
+	need, least := s.off+int64(n), s.off+int64(n)
+	if must {
+		least += allocReserve
+	}
+	if !s.alloc || least <= s.size {
 		return nil
 	}
-	err := s.extend(need + allocReserve)
-	if err != nil && !must && need <= s.size && noSpace(err) {
-		return nil
-	}
-	return err
+	return s.extend(need + allocReserve)
 }
 
 // put writes buf behind the last record. It does not sync.
