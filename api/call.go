@@ -62,9 +62,9 @@ func checkContentType(h http.Header) error {
 	return nil
 }
 
-// readBody reads at most MaxBody bytes in at most BodyTimeout. The deadline is
-// the connection's, since http.Server.ReadTimeout would also cut off the
-// watching for a client that goes away during a long operation.
+// readBody reads at most MaxBody bytes in at most BodyTimeout. At the body's end
+// net/http lifts the deadline, to watch for a client that goes away; without an
+// end it bounds also what net/http drains.
 func (c *call) readBody() ([]byte, error) {
 	most := c.srv.opt.MaxBody
 	tooLarge := func() error {
@@ -73,10 +73,8 @@ func (c *call) readBody() ([]byte, error) {
 	if c.r.ContentLength > most {
 		return nil, tooLarge()
 	}
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Now().Add(c.srv.opt.BodyTimeout)) // a test's recorder has none
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(c.srv.opt.BodyTimeout)) // a test's recorder has none
 	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, most))
-	_ = rc.SetReadDeadline(time.Time{})
 	var over *http.MaxBytesError
 	switch {
 	case err == nil:
