@@ -17,7 +17,10 @@
 //
 // # What it does not promise
 //
-//   - Bit rot inside a pack of right size is found when git reads it, not before.
+//   - Damage is looked for by stat: a file that was lost, cut short or written
+//     again is noticed at the next use, and rebuilt. Bit rot that leaves size and
+//     modification time as they were is found when git reads it, not before, and
+//     in the checked-out files of a pristine tree not at all.
 //   - Objects of a source's alternates are read wherever they lie.
 //   - Submodules are left as empty directories and Git LFS pointers as pointer
 //     files; Pristine says so with a warning.

@@ -97,6 +97,9 @@ func (c *Cache) allTrees(ctx context.Context, dryRun bool) ([]cachedTree, error)
 			if err := r.sweep(ctx); err != nil {
 				return nil, err
 			}
+			if !r.exists() {
+				r.dropUnused(ctx)
+			}
 		}
 		trees, err := r.trees()
 		if err != nil {

@@ -76,7 +76,7 @@ func (r *repo) ensureCommit(ctx context.Context, src Source, commit string) (mar
 // fetchLocked heals what a dead writer left, fetches, and records the result.
 func (r *repo) fetchLocked(ctx context.Context, src Source, l *lockFile) (FetchReport, error) {
 	s := r.readState()
-	if err := r.c.removeTemporary(ctx, r.dir, ".tmp-"); err != nil {
+	if err := r.c.removeTemporary(ctx, r.dir, tmpPrefix); err != nil {
 		return FetchReport{}, diskError(opFetch, "a leftover cannot be removed", err)
 	}
 	created, aside := !r.exists(), ""

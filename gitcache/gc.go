@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -92,6 +93,9 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 	for _, commit := range o.Keep {
 		pinned[commit] = true
 	}
+	if err := r.clearPending(ctx); err != nil {
+		return 0, diskError(opGC, "a leftover cannot be removed", err)
+	}
 	if err := r.mendPins(); err != nil {
 		return 0, diskError(opGC, "a pin cannot be written", err)
 	}
@@ -106,6 +110,21 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 		return dropped, diskError(opGC, "a point cannot be dropped", err)
 	}
 	return dropped, nil
+}
+
+// clearPending removes what dead writers of refs left. The caller holds both
+// locks under which they write.
+func (r *repo) clearPending(ctx context.Context) error {
+	entries, err := os.ReadDir(r.path("pending"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), awayPrefix) {
+			err = errors.Join(err, os.Remove(r.path("pending", e.Name())))
+		}
+	}
+	return err
 }
 
 func (r *repo) dropPoints(ctx context.Context, pinned map[string]bool, before time.Time) (int, error) {

@@ -106,7 +106,7 @@ func (r *repo) create(ctx context.Context, src Source, l *lockFile) (string, err
 	if err != nil {
 		return "", err
 	}
-	name := ".tmp-mirror-" + policy.NewID("")
+	name := policy.NewID(mirrorPrefix)
 	tmp := r.path(name)
 	res := Resource{Kind: "directory", Owner: string(r.id), Path: r.rel(name)}
 	if err := r.c.journal.Intend(ctx, res); err != nil {

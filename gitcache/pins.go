@@ -81,13 +81,13 @@ func (r *repo) pin(ctx context.Context, holder, commit string) error {
 		gen := strconv.FormatInt(r.readState().Listing, 10)
 		err := os.MkdirAll(filepath.Dir(hold), 0o700)
 		if err == nil {
-			err = r.writePending(hold, []byte(gen), 0o600)
+			err = r.writePending(hold, pendingPin(holder), []byte(gen), 0o600)
 		}
 		if err != nil {
 			return diskError(opPin, "the pin cannot be written", err)
 		}
 	}
-	if err := r.writeRef(pinRef(holder, commit), commit); err != nil {
+	if err := r.writeRefIn(r.bare(), pinRef(holder, commit), pendingPin(holder), commit); err != nil {
 		return diskError(opPin, "the pin cannot be written", err)
 	}
 	var st unix.Stat_t
@@ -116,6 +116,9 @@ func (c *Cache) Unpin(ctx context.Context, id policy.RepositoryID, commit, holde
 }
 
 func (r *repo) unpin(ctx context.Context, holder, commit string) error {
+	if err := r.c.removeTemporary(ctx, r.path("pending"), pendingPin(holder)); err != nil {
+		return err
+	}
 	if err := r.deleteRef(ctx, pinRef(holder, commit)); err != nil {
 		return err
 	}
@@ -188,9 +191,9 @@ func (r *repo) mendPins() error {
 // writeRef writes one of our own loose refs. No other program writes below
 // refs/yoi and pack-refs never takes them away, so git's lock file protocol is
 // not needed; the rename keeps readers from seeing half a file.
-func (r *repo) writeRef(ref, commit string) error { return r.writeRefIn(r.bare(), ref, commit) }
+func (r *repo) writeRef(ref, commit string) error { return r.writeRefIn(r.bare(), ref, "", commit) }
 
-func (r *repo) writeRefIn(gitDir, ref, commit string) error {
+func (r *repo) writeRefIn(gitDir, ref, prefix, commit string) error {
 	path := filepath.Join(gitDir, ref)
 	if have, err := os.ReadFile(path); err == nil && string(have) == commit+"\n" {
 		return nil
@@ -198,16 +201,19 @@ func (r *repo) writeRefIn(gitDir, ref, commit string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return r.writePending(path, []byte(commit+"\n"), 0o644)
+	return r.writePending(path, prefix, []byte(commit+"\n"), 0o644)
 }
 
+func pendingPin(holder string) string { return "pin-" + holder + "~" } // "~" is in no id
+
 // writePending writes beside the mirror and renames into place, so that a crash
-// leaves no half-made file among git's refs.
+// leaves no half-made file among git's refs. The prefix tells whose it is: a
+// pin's holder takes it away, GC the others.
 //
 // It does not fsync: the ledger's intent is durable, the file's name holds its
 // content, and GC syncs the file system before it drops anything.
-func (r *repo) writePending(path string, data []byte, mode os.FileMode) error {
-	tmp := r.path("pending", policy.NewID(""))
+func (r *repo) writePending(path, prefix string, data []byte, mode os.FileMode) error {
+	tmp := r.path("pending", policy.NewID(prefix))
 	if err := os.WriteFile(tmp, data, mode); err != nil {
 		return err
 	}

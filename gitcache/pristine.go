@@ -119,12 +119,12 @@ func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key 
 	if err := r.clear(key); err != nil {
 		return err
 	}
-	prefix := ".tmp-" + key + "-"
+	prefix := treePrefix(key)
 	err := errors.Join(r.c.removeTemporary(ctx, r.path("trees"), prefix), r.c.removeTop(ctx, r.treePath(key)))
 	if err != nil {
 		return diskError(opPristine, "a leftover cannot be removed", err)
 	}
-	name := prefix + policy.NewID("")
+	name := policy.NewID(prefix)
 	res := Resource{Kind: "pristine_tree", Owner: string(r.id), Path: r.rel("trees", name)}
 	if err := r.c.journal.Intend(ctx, res); err != nil {
 		return err

@@ -33,7 +33,7 @@ func (r *repo) salvage(ctx context.Context, tmp string, src Source, l *lockFile)
 				r.c.log.Error("a pinned commit is lost with the damaged mirror", "repository", r.id, "commit", commit, "ref", ref, "error", err)
 				continue
 			}
-			if err := r.writeRefIn(tmp, ref, commit); err != nil {
+			if err := r.writeRefIn(tmp, ref, "", commit); err != nil {
 				return diskError(opFetch, "a pin cannot be written", err)
 			}
 		}

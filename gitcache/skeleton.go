@@ -122,6 +122,17 @@ func (r *repo) dropSkeleton(l *lockFile) {
 	}
 }
 
+// dropUnused takes a skeleton away that a process left which was killed before
+// it had a mirror.
+func (r *repo) dropUnused(ctx context.Context) {
+	if !exists(r.path("source.lock")) {
+		return
+	}
+	if l, err := lock(ctx, r.path("source.lock"), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		r.dropSkeleton(l)
+	}
+}
+
 // isSkeleton reports whether nothing of value is there: a mirror that was set
 // aside may hold the only copy of a pinned commit.
 func (r *repo) isSkeleton() bool {
@@ -146,7 +157,7 @@ func (r *repo) isSkeleton() bool {
 // moveAway takes the whole repository out of sight before it is deleted: half
 // a repository is never found under its name.
 func (r *repo) moveAway(ctx context.Context) error {
-	away := filepath.Join(r.c.dir, ".removed-"+policy.NewID(""))
+	away := filepath.Join(r.c.dir, policy.NewID(removedPrefix))
 	res := Resource{Kind: "directory", Owner: string(r.id), Path: filepath.Join(cacheDir, filepath.Base(away))}
 	if err := r.c.journal.Intend(ctx, res); err != nil {
 		return err

@@ -95,7 +95,7 @@ func empty(dir string) error {
 
 // addEntry is the metadata step. The caller holds worktree.lock.
 func (r *repo) addEntry(ctx context.Context, p policy.RepositoryPoint, allocation policy.AllocationID, dir string, l *lockFile) error {
-	if err := r.dropHalfMade(); err != nil {
+	if err := r.dropHalfMade(ctx); err != nil {
 		return diskError(opWorktree, "a leftover entry cannot be removed", err)
 	}
 	cmd := r.bareCommand("worktree", "add", "--quiet", "--detach", "--no-checkout", "--lock", "--reason="+worktreeReason+string(allocation), "--", dir, p.CommitID)
@@ -123,7 +123,7 @@ func (c *Cache) RemoveWorktree(ctx context.Context, id policy.RepositoryID, allo
 }
 
 func (r *repo) removeWorktree(ctx context.Context, allocation policy.AllocationID) error {
-	if !exists(r.bare("worktrees")) {
+	if !r.exists() {
 		return nil
 	}
 	l, err := lock(ctx, r.path("worktree.lock"), unix.LOCK_EX)
@@ -131,6 +131,9 @@ func (r *repo) removeWorktree(ctx context.Context, allocation policy.AllocationI
 		return gitFailure(opWorktree, "the worktrees could not be locked", err)
 	}
 	defer l.unlock()
+	if err := r.dropHalfMade(ctx); err != nil {
+		return diskError(opWorktree, "a leftover entry cannot be removed", err)
+	}
 	err = r.eachEntry(func(dir, reason string, locked bool) error {
 		if locked && reason == worktreeReason+string(allocation) {
 			return r.dropEntry(dir)
@@ -146,8 +149,11 @@ func (r *repo) removeWorktree(ctx context.Context, allocation policy.AllocationI
 
 // dropHalfMade removes what a killed `worktree add` left. Every entry of ours
 // is locked from its first moment to its last, with "initializing" or our
-// reason; under worktree.lock no add is running.
-func (r *repo) dropHalfMade() error {
+// reason; under worktree.lock no add and no removal is running.
+func (r *repo) dropHalfMade(ctx context.Context) error {
+	if err := r.c.removeTemporary(ctx, r.path("pending"), awayPrefix); err != nil {
+		return err
+	}
 	return r.eachEntry(func(dir, reason string, locked bool) error {
 		if !locked || !strings.HasPrefix(reason, worktreeReason) {
 			return r.dropEntry(dir)
@@ -169,9 +175,11 @@ func (r *repo) eachEntry(f func(dir, reason string, locked bool) error) error {
 	return err
 }
 
+const awayPrefix = "wt-"
+
 // dropEntry moves the entry out first: git never sees half of one.
 func (r *repo) dropEntry(dir string) error {
-	away := r.path("pending", policy.NewID("wt-"))
+	away := r.path("pending", policy.NewID(awayPrefix))
 	if err := os.Rename(dir, away); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

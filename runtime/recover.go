@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/gitcache"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/ledger/registry"
@@ -157,16 +157,7 @@ func (r *Runtime) recoverCacheResource(ctx context.Context, res ledger.Resource)
 	case ledger.KindWorktreeAdmin:
 		return r.cache.RemoveWorktree(ctx, repo, policy.AllocationID(res.Owner))
 	case ledger.KindDirectory, ledger.KindPristineTree:
-		exists, err := r.root.Exists(res.Path)
-		if err != nil {
-			return err
-		}
-		if exists {
-			if err := r.top(cow.RemoveTop)(ctx, res.Path); err != nil {
-				return err
-			}
-		}
-		return r.ledger.Release(res.ID)
+		return r.cache.RemoveLeftover(ctx, gitcache.Resource{Kind: string(res.Kind), Owner: res.Owner, Path: res.Path, Attrs: res.Attrs})
 	}
 	return policy.Errorf(policy.CodeLeftoverForeign, "runtime.recover", "the ledger holds a %s in the cache, which this version does not know", res.Kind)
 }
