@@ -96,7 +96,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	instance := "urn:yoi:request:" + policy.NewID("")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
-	c.deadline() // for 100 Continue: an old one of this connection may have passed
 	err := s.serve(c)
 	if errors.Is(err, http.ErrAbortHandler) {
 		panic(http.ErrAbortHandler)

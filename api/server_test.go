@@ -209,23 +209,6 @@ func TestDeadlinesEndWithTheirRequest(t *testing.T) {
 	}
 }
 
-// "100 Continue" is written before any handler sets a deadline.
-func TestContinueAfterAnOldDeadline(t *testing.T) {
-	socket, _ := serve(t, Options{Service: new(servicetest.Service), WriteTimeout: 50 * time.Millisecond})
-	c := dial(t, socket)
-	if status, _ := raw(t, c, "GET /v1/info HTTP/1.1\r\nHost: y\r\n\r\n"); status != 200 {
-		t.Fatal(status)
-	}
-	time.Sleep(100 * time.Millisecond)
-	if _, err := io.WriteString(c, "POST /v1/workers/wk-1/signal HTTP/1.1\r\nHost: y\r\nContent-Type: application/json\r\nContent-Length: 17\r\nExpect: 100-continue\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	r := bufio.NewReader(c)
-	if line, err := r.ReadString('\n'); !strings.Contains(line, "100 Continue") {
-		t.Fatalf("%q, %v", line, err)
-	}
-}
-
 func TestLongOperationOutlivesTheTimeouts(t *testing.T) {
 	svc := &slowService{took: 200 * time.Millisecond}
 	socket, _ := serve(t, Options{Service: svc, BodyTimeout: 30 * time.Millisecond, WriteTimeout: 30 * time.Millisecond, HeaderTimeout: 30 * time.Millisecond})
