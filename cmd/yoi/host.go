@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -18,7 +20,8 @@ import (
 // absoluteSource makes a path absolute for a daemon with another working
 // directory; URLs stay as they are.
 func absoluteSource(s string) (string, error) {
-	if s == "" || strings.Contains(s, ":") || s[0] == '/' {
+	// Git's rule: a colon before the first slash makes it an address.
+	if colon := strings.IndexByte(s, ':'); s == "" || s[0] == '/' || colon >= 0 && !strings.Contains(s[:colon], "/") {
 		return s, nil
 	}
 	wd, err := os.Getwd()
@@ -109,11 +112,19 @@ func (a *app) showDoctor(rep runtime.DoctorReport) error {
 
 func (a *app) gcCommand() *cobra.Command {
 	var req runtime.GCRequest
+	var keep string
 	c := &cobra.Command{
 		Use: "gc", Short: "Remove leftovers, expired workspaces and unused trees",
-		Example: "  yoi gc --dry-run\n  yoi gc --keep-cache 5368709120",
+		Example: "  yoi gc --dry-run\n  yoi gc --keep-cache 5G",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if keep != "" {
+				n, err := parseSize(keep)
+				if err != nil || int64(n) < 0 {
+					return usageError{fmt.Errorf("--keep-cache %q is not a size such as 500M or 5G", keep)}
+				}
+				req.KeepCacheBytes = int64(n)
+			}
 			return a.with(cmd.Context(), func(s runtime.Service) error {
 				rep, err := s.GC(cmd.Context(), req)
 				if err != nil {
@@ -123,18 +134,18 @@ func (a *app) gcCommand() *cobra.Command {
 				if a.json {
 					return a.printJSON(rep)
 				}
-				verb := "removed"
+				verb, gone := "removed", rep.LeftoversGone
 				if rep.DryRun {
-					verb = "would remove"
+					verb, gone = "would remove", rep.LeftoversFound
 				}
-				fmt.Fprintf(a.stdout, "%s %d trees and %d expired workspaces, %s freed; %d leftovers found, %d removed\n",
-					verb, len(rep.RemovedTrees), len(rep.ExpiredRemoved), size(rep.FreedBytes), rep.LeftoversFound, rep.LeftoversGone)
+				fmt.Fprintf(a.stdout, "%s %s (%s), %s and %s of %s\n", verb, count(len(rep.RemovedTrees), "tree"), size(rep.FreedBytes),
+					count(len(rep.ExpiredRemoved), "expired workspace"), fmt.Sprint(gone), count(rep.LeftoversFound, "leftover"))
 				return nil
 			})
 		},
 	}
 	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would be removed")
-	c.Flags().Int64Var(&req.KeepCacheBytes, "keep-cache", 0, "leave `BYTES` of unused trees (default: the configuration's)")
+	c.Flags().StringVar(&keep, "keep-cache", "", "leave this `SIZE` of unused trees, such as 5G (default: the configuration's)")
 	return c
 }
 
@@ -150,7 +161,7 @@ func (a *app) eventsCommand() *cobra.Command {
 					if a.json {
 						perr = a.printLine(e)
 					} else {
-						_, perr = fmt.Fprintf(a.stdout, "%s  %-20s  %s\n", e.Time.Local().Format("2006-01-02 15:04:05"), policy.Printable(e.Kind), policy.Printable(e.Owner))
+						_, perr = fmt.Fprintln(a.stdout, eventLine(e))
 					}
 					return perr == nil
 				})
@@ -165,6 +176,15 @@ func (a *app) eventsCommand() *cobra.Command {
 	c.Flags().Int64Var(&req.After, "after", 0, "only after sequence number `N`")
 	c.Flags().BoolVarP(&req.Follow, "follow", "f", false, "go on")
 	return c
+}
+
+// eventLine is an event for people.
+func eventLine(e runtime.Event) string {
+	line := fmt.Sprintf("%s  %-20s  %s", e.Time.Local().Format("2006-01-02 15:04:05"), policy.Printable(e.Kind), policy.Printable(e.Owner))
+	for _, k := range slices.Sorted(maps.Keys(e.Fields)) {
+		line += "  " + policy.Printable(k) + "=" + policy.Printable(e.Fields[k])
+	}
+	return line
 }
 
 func (a *app) infoCommand() *cobra.Command {

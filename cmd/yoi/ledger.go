@@ -105,8 +105,8 @@ func (a *app) ledgerReplay() *cobra.Command {
 				if a.json {
 					return a.printJSON(rep)
 				}
-				fmt.Fprintf(a.stdout, "%d records in %d streams; %d leftovers, %d removed, %d workers adopted, %d resources kept\n",
-					rep.Records, rep.Streams, rep.Leftovers, rep.Removed, rep.Adopted, rep.Kept)
+				fmt.Fprintf(a.stdout, "read %s of %s; removed %d of %s; %s adopted, %s kept\n",
+					count(rep.Records, "record"), count(rep.Streams, "stream"), rep.Removed, count(rep.Leftovers, "leftover"), count(rep.Adopted, "worker"), count(rep.Kept, "resource"))
 				return nil
 			})
 		},

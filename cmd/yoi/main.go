@@ -33,13 +33,18 @@ type app struct {
 	verbose bool
 
 	stdout, stderr *os.File
+	// progress is the line of a terminal that has to go before anything is printed.
+	progress *progress
 	// code is the exit code of a command that has ended without an error.
 	code int
 }
 
 func main() {
-	a := &app{stdout: os.Stdout, stderr: os.Stderr}
-	os.Exit(a.main(os.Args[1:]))
+	os.Exit(newApp().main(os.Args[1:]))
+}
+
+func newApp() *app {
+	return &app{stdout: os.Stdout, stderr: os.Stderr, progress: newProgress(os.Stderr)}
 }
 
 func (a *app) main(args []string) int {
@@ -99,7 +104,11 @@ milliseconds and almost no disk, inside a sandbox in which git just works.
 
 Exit codes: 0 done; 1 refused or failed, with a diagnostic; 2 wrong usage.
 yoi run exits with the command's own code; see yoi run --help.`,
-		Example:       "  yoi run --repo . --rev HEAD -- make\n  yoi ws list\n  yoi doctor",
+		Example: "  yoi run --repo . --rev HEAD -- make\n  yoi ws list\n  yoi doctor",
+		// Without these an unknown command is cobra's error, not a usage error.
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       runtime.Version,
@@ -107,6 +116,9 @@ yoi run exits with the command's own code; see yoi run --help.`,
 	f := root.PersistentFlags()
 	f.StringVar(&a.root, "runtime-root", os.Getenv("YOI_RUNTIME_ROOT"), "the Runtime root `DIR` (env YOI_RUNTIME_ROOT; default ~/.yoi/runtimes/default)")
 	f.StringVar(&a.socket, "socket", os.Getenv("YOI_SOCKET"), "the daemon's socket `PATH` (env YOI_SOCKET; default: the Runtime root's, if a daemon answers)")
+	for _, name := range []string{"runtime-root", "socket"} {
+		f.Lookup(name).DefValue = "" // help is the same whatever the environment
+	}
 	f.BoolVar(&a.json, "json", false, "print JSON")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -154,7 +166,7 @@ func (a *app) with(ctx context.Context, f func(runtime.Service) error) error {
 	if s := a.daemon(ctx); s != nil {
 		return f(s)
 	}
-	r, err := runtime.Open(ctx, runtime.Options{Root: a.root, Log: a.log()})
+	r, err := runtime.Open(ctx, runtime.Options{Root: a.root, Log: a.log(), Progress: a.progress.showGit})
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ func (a *app) printJSON(v any) error {
 
 // encode writes one document and a newline, with < and > as they are.
 func (a *app) encode(v any, indent string) error {
+	a.progress.clear()
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
 	e.SetEscapeHTML(false)
@@ -41,7 +42,11 @@ func (a *app) printLine(v any) error {
 
 // printError prints a refusal: for people, or as a problem document.
 func (a *app) printError(err error) {
+	a.progress.clear()
 	d := policy.AsDiagnostic(err)
+	if a.verbose && d.Cause != nil {
+		fmt.Fprintf(a.stderr, "cause: %s\n", policy.Printable(d.Cause.Error()))
+	}
 	if a.json {
 		b, merr := json.Marshal(api.ProblemOf(d))
 		if merr == nil {
@@ -51,12 +56,7 @@ func (a *app) printError(err error) {
 	}
 	fmt.Fprintf(a.stderr, "yoi: %s\n", d.Message)
 	if list := d.Fields["paths"]; list != "" {
-		for _, p := range strings.Split(list, "\n") {
-			fmt.Fprintf(a.stderr, "  %s\n", p)
-		}
-	}
-	if a.verbose && d.Cause != nil {
-		fmt.Fprintf(a.stderr, "cause: %s\n", policy.Printable(d.Cause.Error()))
+		fmt.Fprintf(a.stderr, "  %s\n", list)
 	}
 	if d.Hint != "" {
 		fmt.Fprintf(a.stderr, "hint: %s\n", d.Hint)
@@ -70,6 +70,7 @@ func (a *app) printUsage(cmd *cobra.Command, err error) {
 
 // printWarnings prints what stopped nothing.
 func (a *app) printWarnings(ws []policy.Diagnostic) {
+	a.progress.clear()
 	for _, w := range ws {
 		fmt.Fprintf(a.stderr, "yoi: warning: %s (%s)\n", w.Message, w.Code)
 		if w.Hint != "" && a.verbose {
@@ -81,6 +82,7 @@ func (a *app) printWarnings(ws []policy.Diagnostic) {
 // table prints rows in columns. Every cell is made printable: names come from
 // repositories and Workers.
 func (a *app) table(header []string, rows [][]string) error {
+	a.progress.clear()
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	line := func(cells []string) {
 		out := make([]string, len(cells))
@@ -100,6 +102,7 @@ func (a *app) table(header []string, rows [][]string) error {
 
 // pairs prints name and value lines, leaving out what is empty.
 func (a *app) pairs(kv ...string) error {
+	a.progress.clear()
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	for i := 0; i+1 < len(kv); i += 2 {
 		if kv[i+1] != "" {
@@ -148,7 +151,15 @@ func short(oid string) string {
 	return oid
 }
 
-// discard reports whether a write failed only because nobody reads any more.
+// count is a number of things in words: "1 tree", "2 trees".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// brokenPipe reports whether a write failed only because nobody reads any more.
 func brokenPipe(err error) bool {
 	return errors.Is(err, io.ErrClosedPipe) || errors.Is(err, errPipe)
 }

@@ -85,7 +85,8 @@ func (a *app) repoFetch() *cobra.Command {
 				if a.json {
 					return a.printJSON(r)
 				}
-				fmt.Fprintf(a.stdout, "%s: %d refs\n", r.RepositoryID, r.Refs)
+				a.progress.clear()
+				fmt.Fprintf(a.stdout, "%s: %s\n", r.RepositoryID, count(r.Refs, "ref"))
 				return nil
 			})
 		},

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"yoi.dev/yoi-runtime/gitcache"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 )
@@ -77,22 +78,34 @@ func (a *app) run(cmd *cobra.Command, f runFlags, argv []string) error {
 	if a.json {
 		req.Stdout = a.stderr
 	}
-	p := newProgress(a.stderr)
-	req.Progress = p.show
+	req.Progress = a.progress.show
 	res, err := runtime.RunEmbedded(cmd.Context(), req)
-	p.clear()
 	a.printWarnings(res.Warnings)
 	if err != nil {
 		return err
 	}
 	a.code = res.ExitCode
-	if a.verbose {
-		fmt.Fprintf(a.stderr, "yoi: %s\n", policy.Printable(res.Summary))
-	}
+	a.printRun(f, res)
 	if a.json {
 		return a.printJSON(res.Evidence)
 	}
 	return nil
+}
+
+// printRun says on stderr what the exit code does not: that the time limit ended
+// the command, and the name of what was kept.
+func (a *app) printRun(f runFlags, res runtime.RunResult) {
+	for _, w := range res.Evidence.Workers {
+		if w.Outcome != nil && w.Outcome.TimedOut {
+			fmt.Fprintf(a.stderr, "yoi: the command was ended by --timeout %s\n", f.timeout)
+		}
+	}
+	if f.keep && !a.json {
+		fmt.Fprintf(a.stderr, "yoi: kept %s\n", res.Evidence.AllocationID)
+	}
+	if a.verbose {
+		fmt.Fprintf(a.stderr, "yoi: %s\n", policy.Printable(res.Summary))
+	}
 }
 
 func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) {
@@ -228,6 +241,11 @@ func (p *progress) show(r runtime.RunProgress) {
 		line += fmt.Sprintf(" %d", r.Done)
 	}
 	fmt.Fprintf(p.out, "\r\x1b[K%s", line)
+}
+
+// showGit is show for what git does under the other commands.
+func (p *progress) showGit(g gitcache.Progress) {
+	p.show(runtime.RunProgress{Phase: g.Phase, Done: g.Done, Total: g.Total})
 }
 
 func (p *progress) clear() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -88,36 +89,70 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 func (a *app) wsList() *cobra.Command {
 	var f runtime.ListFilter
 	var workspace, repo string
+	var all bool
 	c := &cobra.Command{
-		Use: "list", Short: "List Execution Workspaces, newest first", Example: "  yoi ws list --status active", Aliases: []string{"ls"},
+		Use: "list", Short: "List Execution Workspaces that exist, newest first", Example: "  yoi ws list --status active\n  yoi ws list --all", Aliases: []string{"ls"},
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.WorkspaceID, f.RepositoryID = policy.WorkspaceID(workspace), policy.RepositoryID(repo)
 			return a.with(cmd.Context(), func(s runtime.Service) error {
-				list, err := s.ListWorkspaces(cmd.Context(), f)
+				list := s.ListWorkspaces
+				if !all && f.Status == "" {
+					list = func(ctx context.Context, f runtime.ListFilter) (runtime.WorkspaceList, error) {
+						return existing(ctx, s, f)
+					}
+				}
+				page, err := list(cmd.Context(), f)
 				if err != nil {
 					return err
 				}
 				if a.json {
-					return a.printJSON(list)
+					return a.printJSON(page)
 				}
-				rows := make([][]string, 0, len(list.Items))
-				for _, w := range list.Items {
+				rows := make([][]string, 0, len(page.Items))
+				for _, w := range page.Items {
 					repo, commit, subject := pointOf(w)
 					rows = append(rows, []string{string(w.ID), string(w.Status), repo, commit, string(w.Strategy), ago(w.CreatedAt), subject})
 				}
 				if err := a.table([]string{"ID", "STATUS", "REPOSITORY", "COMMIT", "STRATEGY", "CREATED", "SUBJECT"}, rows); err != nil {
 					return err
 				}
-				return a.more(list.Next)
+				return a.more(page.Next)
 			})
 		},
 	}
 	fl := c.Flags()
 	fl.StringVar(&workspace, "workspace-id", "", "only of this project `ID`")
 	fl.StringVar(&repo, "repo", "", "only with this repository `ID`")
+	fl.BoolVar(&all, "all", false, "those that were removed, too")
 	a.pageFlags(c, &f)
 	return c
+}
+
+// existing pages through a listing and leaves out what was removed: each
+// `yoi run` is in the history, and would hide what stands.
+func existing(ctx context.Context, s runtime.Service, f runtime.ListFilter) (out runtime.WorkspaceList, err error) {
+	limit := f.Limit
+	if limit == 0 {
+		limit = 100
+	}
+	out.Items = []runtime.Workspace{}
+	for {
+		page, err := s.ListWorkspaces(ctx, f)
+		if err != nil {
+			return out, err
+		}
+		for _, w := range page.Items {
+			if w.Status != runtime.WorkspaceRemoved {
+				out.Items = append(out.Items, w)
+			}
+		}
+		if out.Next = page.Next; out.Next == "" || len(out.Items) >= limit {
+			return out, nil
+		}
+		// Never more than is missing: Next belongs to the end of a whole page.
+		f.After, f.Limit = page.Next, limit-len(out.Items)
+	}
 }
 
 // pageFlags are the flags of every paged listing.
