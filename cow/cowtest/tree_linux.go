@@ -42,6 +42,7 @@ func PlantTree(t testing.TB, dir string) {
 	}
 	p.file(filepath.Join(deep, "bottom"), "bottom", 0o644)
 	p.times(dir)
+	p.immutable(filepath.Join(dir, "modes", "0640"))
 }
 
 // PlantSpecial adds files that no strategy copies one by one, and returns how many.
@@ -153,6 +154,20 @@ func (p planter) attributes(dir string) {
 	p.must(unix.Setxattr(f, "system.posix_acl_access", accessACL, 0))
 	p.must(unix.Setxattr(up, "system.posix_acl_default", defaultACL, 0))
 	p.file(filepath.Join(up, "heir"), "made under a default ACL", 0o640)
+}
+
+// immutable sets FS_IMMUTABLE_FL as root (chattr(1), +i), last of all: the file
+// is to be read and cloned from, never opened for writing or linked to.
+func (p planter) immutable(name string) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	f, err := os.Open(name)
+	p.must(err)
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	p.must(err)
+	p.must(unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|unix.STATX_ATTR_IMMUTABLE))
 }
 
 // times sets every mtime, deepest first.
