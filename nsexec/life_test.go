@@ -273,3 +273,26 @@ func TestMissingKernelFeatures(t *testing.T) {
 		}
 	}
 }
+
+// A Worker may end before Launch returns; the pidfd that the launcher is then
+// about to duplicate must still be one.
+func TestPidfdOutlivesTheSandbox(t *testing.T) {
+	p, err := Launch(context.Background(), newSpec("/usr/bin/true"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(p.Pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal("the pidfd is gone: ", err)
+	}
+	unix.Close(fd)
+	if err := p.Signal(unix.SIGTERM); !errors.Is(err, policy.CodeWorkerNotRunning) {
+		t.Errorf("a signal to it: %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}

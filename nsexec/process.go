@@ -18,7 +18,8 @@ import (
 // anybody calls Wait.
 type Process struct {
 	// Pid is PID 1 of the sandbox as the caller sees it, for messages and for
-	// systemd. Only Pidfd is safe to act on; it is closed when the sandbox has ended.
+	// systemd. Only Pidfd is safe to act on. It stays open when the sandbox has
+	// ended, which may be before Launch returns; Close closes it.
 	Pid   int
 	Pidfd *os.File
 	// Terminal is the pty's master if the Spec asked for one; the caller closes it.
@@ -110,7 +111,6 @@ func (p *Process) waitid() (code int, err error) {
 // reap waits for the sandbox's end and keeps the result for Wait.
 func (p *Process) reap() {
 	defer close(p.done)
-	defer p.Pidfd.Close()
 	defer p.outcome.Close()
 	code, err := p.waitid()
 	if err != nil {
@@ -193,11 +193,17 @@ func sendSignal(pidfd *os.File, sig int, info unsafe.Pointer) error {
 	return nil
 }
 
-// Close closes Terminal. The sandbox goes on, and its other descriptors are
-// closed when it has ended.
+// Close closes Terminal and, once the sandbox has ended, Pidfd. A sandbox that
+// has not goes on.
 func (p *Process) Close() error {
-	if p.Terminal != nil {
-		return p.Terminal.Close()
+	var errs []error
+	select {
+	case <-p.done:
+		errs = append(errs, p.Pidfd.Close())
+	default:
 	}
-	return nil
+	if p.Terminal != nil {
+		errs = append(errs, p.Terminal.Close())
+	}
+	return errors.Join(errs...)
 }
