@@ -31,6 +31,7 @@ type flags struct {
 
 func main() {
 	var f flags
+	usage := false
 	c := &cobra.Command{
 		Use:   "yoi-runtimed",
 		Short: "Serve a Runtime root on a unix socket",
@@ -40,7 +41,12 @@ this process, with this process' privilege.
 
 Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
 		Example:       "  yoi-runtimed --runtime-root /var/lib/yoi --socket /run/yoi/runtimed.sock --helper-socket /run/yoi/helper.sock",
-		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs, Version: runtime.Version,
+		SilenceErrors: true, SilenceUsage: true, Version: runtime.Version,
+		Args: func(cmd *cobra.Command, argv []string) error {
+			err := cobra.NoArgs(cmd, argv)
+			usage = err != nil
+			return err
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) },
 	}
 	fl := c.Flags()
@@ -52,7 +58,6 @@ Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log every request")
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	usage := false
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { usage = true; return err })
 	if err := c.ExecuteContext(ctx); err != nil {
 		d := policy.AsDiagnostic(err)
@@ -112,7 +117,10 @@ func serve(ctx context.Context, f flags) (err error) {
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping) // nobody is there to be told otherwise
 	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return errors.Join(err, s.Shutdown(grace))
+	if serr := s.Shutdown(grace); serr != nil {
+		log.Warn("some requests were cut off", "error", serr)
+	}
+	return err
 }
 
 // bootstrap registers what the legacy flag --workspace names. That is all the

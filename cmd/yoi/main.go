@@ -23,6 +23,8 @@ const (
 	exitOK      = 0
 	exitRefused = 1
 	exitUsage   = 2
+	// exitInterrupted is what a shell reports for a command that SIGINT ended.
+	exitInterrupted = 130
 )
 
 // app is what all commands share: the global flags and the streams.
@@ -59,9 +61,12 @@ func (a *app) main(args []string) int {
 		return a.code
 	}
 	var u usageError
-	if errors.As(err, &u) {
+	switch {
+	case errors.As(err, &u):
 		a.printUsage(cmd, u.err)
 		return a.failCode(cmd, exitUsage)
+	case ctx.Err() != nil && errors.Is(err, policy.CodeCanceled):
+		return exitInterrupted // by the caller, who knows
 	}
 	a.printError(err)
 	return a.failCode(cmd, exitOf(cmd, err))
@@ -102,7 +107,8 @@ func (a *app) command() *cobra.Command {
 		Long: `yoi gives every command its own working tree at an exact commit, in
 milliseconds and almost no disk, inside a sandbox in which git just works.
 
-Exit codes: 0 done; 1 refused or failed, with a diagnostic; 2 wrong usage.
+Exit codes: 0 done; 1 refused or failed, with a diagnostic; 2 wrong usage;
+130 interrupted. With --json a refusal is a problem document (RFC 9457) on stderr.
 yoi run exits with the command's own code; see yoi run --help.`,
 		Example: "  yoi run --repo . --rev HEAD -- make\n  yoi ws list\n  yoi doctor",
 		// Without these an unknown command is cobra's error, not a usage error.

@@ -21,17 +21,21 @@ func (a *app) printJSON(v any) error {
 	return a.encode(v, "  ")
 }
 
-// encode writes one document and a newline, with < and > as they are.
+// encode writes one document and a newline, as the API has it.
 func (a *app) encode(v any, indent string) error {
 	a.progress.clear()
-	var buf bytes.Buffer
-	e := json.NewEncoder(&buf)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", indent)
-	if err := e.Encode(v); err != nil {
+	b, err := api.Marshal(v)
+	if err != nil {
 		return policy.AsDiagnostic(err)
 	}
-	_, err := a.stdout.Write(buf.Bytes())
+	var buf bytes.Buffer
+	if indent == "" {
+		buf.Write(b)
+	} else if err := json.Indent(&buf, b, "", indent); err != nil {
+		return policy.AsDiagnostic(err)
+	}
+	buf.WriteByte('\n')
+	_, err = a.stdout.Write(buf.Bytes())
 	return err
 }
 
@@ -48,23 +52,33 @@ func (a *app) printError(err error) {
 		fmt.Fprintf(a.stderr, "cause: %s\n", policy.Printable(d.Cause.Error()))
 	}
 	if a.json {
-		b, merr := json.Marshal(api.ProblemOf(d))
-		if merr == nil {
-			fmt.Fprintf(a.stderr, "%s\n", b)
-			return
-		}
+		a.printProblem(d)
+		return
 	}
-	fmt.Fprintf(a.stderr, "yoi: %s\n", d.Message)
+	fmt.Fprintf(a.stderr, "yoi: %s\n", policy.Printable(d.Message))
 	if list := d.Fields["paths"]; list != "" {
-		fmt.Fprintf(a.stderr, "  %s\n", list)
+		fmt.Fprintf(a.stderr, "  %s\n", policy.Printable(list))
 	}
 	if d.Hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", d.Hint)
+		fmt.Fprintf(a.stderr, "hint: %s\n", policy.Printable(d.Hint))
 	}
-	fmt.Fprintf(a.stderr, "code: %s\n", d.Code)
+	fmt.Fprintf(a.stderr, "code: %s\n", policy.Printable(string(d.Code)))
+}
+
+// printProblem prints a refusal as the API has it.
+func (a *app) printProblem(d *policy.Diagnostic) {
+	b, err := api.Marshal(api.ProblemOf(d))
+	if err != nil { // strings and a number always encode
+		panic(err)
+	}
+	fmt.Fprintf(a.stderr, "%s\n", b)
 }
 
 func (a *app) printUsage(cmd *cobra.Command, err error) {
+	if a.json {
+		a.printProblem(policy.Errorf(policy.CodeBadRequest, "yoi.usage", "%s", policy.Printable(err.Error())).WithHint("See %s --help.", cmd.CommandPath()))
+		return
+	}
 	fmt.Fprintf(a.stderr, "yoi: %s\nusage: %s\nhint: %s --help\n", policy.Printable(err.Error()), cmd.UseLine(), cmd.CommandPath())
 }
 
@@ -72,9 +86,9 @@ func (a *app) printUsage(cmd *cobra.Command, err error) {
 func (a *app) printWarnings(ws []policy.Diagnostic) {
 	a.progress.clear()
 	for _, w := range ws {
-		fmt.Fprintf(a.stderr, "yoi: warning: %s (%s)\n", w.Message, w.Code)
+		fmt.Fprintf(a.stderr, "yoi: warning: %s (%s)\n", policy.Printable(w.Message), policy.Printable(string(w.Code)))
 		if w.Hint != "" && a.verbose {
-			fmt.Fprintf(a.stderr, "hint: %s\n", w.Hint)
+			fmt.Fprintf(a.stderr, "hint: %s\n", policy.Printable(w.Hint))
 		}
 	}
 }

@@ -193,7 +193,11 @@ func (a *app) showWorkspace(w runtime.Workspace) error {
 		"created", ago(w.CreatedAt), "stopped", ago(w.StoppedAt), "removed", ago(w.RemovedAt),
 	}
 	for i, p := range w.Points {
-		kv = append(kv, "repository", fmt.Sprintf("%s at %s (%s) in %s", p.RepositoryID, short(p.CommitID), p.Selector, w.Roots[i]))
+		text := fmt.Sprintf("%s at %s (%s)", p.RepositoryID, short(p.CommitID), p.Selector)
+		if i < len(w.Roots) {
+			text += " in " + w.Roots[i]
+		}
+		kv = append(kv, "repository", text)
 	}
 	if err := a.pairs(kv...); err != nil {
 		return err
