@@ -74,7 +74,14 @@ func (r *Runtime) gcMirrors(ctx context.Context, rep *GCReport) error {
 	if err != nil {
 		return err
 	}
+	infos, err := r.cacheInfos(ctx)
+	if err != nil {
+		return err
+	}
 	for _, rec := range recs {
+		if _, cached := infos[rec.ID]; !cached {
+			continue // registered, and never used yet
+		}
 		g, err := r.cache.GC(ctx, rec.ID, gitcache.GCOptions{})
 		if err != nil {
 			rep.Diagnostics = append(rep.Diagnostics, *policy.AsDiagnostic(err))

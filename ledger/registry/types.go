@@ -93,8 +93,10 @@ type Outcome struct {
 	Lost       bool          `json:"lost,omitempty"`
 	UserTime   time.Duration `json:"user_time_ns"`
 	SystemTime time.Duration `json:"system_time_ns"`
-	MaxRSS     int64         `json:"max_rss_bytes"`
-	WallTime   time.Duration `json:"wall_time_ns"`
+	// MaxRSS is never below the launcher's own resident size: exec(2) keeps the
+	// high-water mark of the address space that the child was born in.
+	MaxRSS   int64         `json:"max_rss_bytes"`
+	WallTime time.Duration `json:"wall_time_ns"`
 	// Work is what it left in each repository.
 	Work []Work `json:"work,omitempty"`
 }
