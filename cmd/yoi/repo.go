@@ -100,7 +100,7 @@ func (a *app) repoResolve() *cobra.Command {
 		Use: "resolve ID", Short: "Say which commit a selector names now", Example: "  yoi repo resolve app --rev branch:main",
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			sel, err := policy.ParseSelector(rev)
+			sel, err := parseRev(rev)
 			if err != nil {
 				return err
 			}

@@ -116,7 +116,7 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 		Stdin: os.Stdin, Stdout: a.stdout, Stderr: a.stderr, Log: a.log(),
 	}
 	var err error
-	if req.Selector, err = policy.ParseSelector(f.rev); err != nil {
+	if req.Selector, err = parseRev(f.rev); err != nil {
 		return req, err
 	}
 	req.Sandbox = policy.SandboxPolicy{
@@ -131,6 +131,15 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 	}
 	req.Sandbox.Limits.WallClock = f.timeout
 	return req, req.Sandbox.Validate()
+}
+
+// parseRev reads --rev. Empty is HEAD to the policy, but on a command line it is
+// more likely a variable that was never set.
+func parseRev(s string) (policy.Selector, error) {
+	if s == "" {
+		return policy.Selector{}, policy.Errorf(policy.CodeSelectorInvalid, "yoi.rev", "the selector is empty")
+	}
+	return policy.ParseSelector(s)
 }
 
 // parseEnv reads K=V, and K alone as the caller's own value.

@@ -77,7 +77,7 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 		if !ok {
 			rev = f.rev
 		}
-		sel, err := policy.ParseSelector(rev)
+		sel, err := parseRev(rev)
 		if err != nil {
 			return req, err
 		}
