@@ -1,12 +1,14 @@
 package attack
 
 import (
+	"context"
 	_ "embed"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
@@ -109,11 +111,14 @@ func exists(p string) bool {
 // attacker's git directory, then anyhow.
 func (r room) end(t *testing.T) {
 	t.Helper()
-	_, err := r.d.Client.RemoveWorkspace(t.Context(), r.ws, runtime.RemoveWorkspaceRequest{})
+	// A Worker's tree must not be able to hold the Runtime up for long either.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, err := r.d.Client.RemoveWorkspace(ctx, r.ws, runtime.RemoveWorkspaceRequest{})
 	if err != nil && policy.AsDiagnostic(err).Code != policy.CodeUncollectedWork {
 		t.Errorf("removal without discard: %v", err)
 	}
-	if _, err := r.d.Client.GC(t.Context(), runtime.GCRequest{}); err != nil {
+	if _, err := r.d.Client.GC(ctx, runtime.GCRequest{}); err != nil {
 		t.Errorf("gc: %v", err)
 	}
 	if _, err := r.d.Client.RemoveWorkspace(t.Context(), r.ws, runtime.RemoveWorkspaceRequest{Discard: true, Stop: true}); err != nil {
