@@ -143,10 +143,21 @@ func (r *Runtime) RemoveRepository(ctx context.Context, id policy.RepositoryID) 
 	if _, err := r.repository(ctx, id); err != nil {
 		return err
 	}
-	if err := r.registry.DeleteRepository(ctx, id); err != nil {
+	for _, status := range []registry.AllocationStatus{registry.AllocationActive, registry.AllocationStopped, registry.AllocationFailed, registry.AllocationCleanupPending} {
+		page, err := r.registry.ListAllocations(ctx, registry.Filter{RepositoryID: id, Status: []string{string(status)}, Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(page.Items) > 0 {
+			return policy.Errorf(policy.CodeRepositoryInUse, "runtime.repository", "the execution workspace %s stands on %s", page.Items[0].ID, id)
+		}
+	}
+	// The cache goes first: a record without a cache is an unused repository, a
+	// cache without a record would refuse the next source of that id.
+	if err := r.cache.Remove(ctx, id); err != nil {
 		return err
 	}
-	if err := r.cache.Remove(ctx, id); err != nil {
+	if err := r.registry.DeleteRepository(ctx, id); err != nil {
 		return err
 	}
 	r.event("repository.removed", string(id), nil)
