@@ -9,3 +9,5 @@
 // that Validate accepts is well formed; it is not a promise that this host can
 // carry it out, which is for the probe of the package concerned to say.
 package policy
+
+//go:generate go run ./mkdiagnostics ../docs/diagnostics.md

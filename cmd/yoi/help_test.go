@@ -4,10 +4,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // walk calls f for every command of ours; cobra's own two come at execution.
@@ -118,4 +121,23 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 		texts[i] = string(b)
 	}
 	return code, texts[0], texts[1]
+}
+
+// TestHintsNameCommandsThatExist: what a diagnostic tells to run must be there.
+func TestHintsNameCommandsThatExist(t *testing.T) {
+	re := regexp.MustCompile(`\byoi((?: [a-z]+)+)`)
+	n := 0
+	for _, i := range policy.Catalog() {
+		for _, m := range re.FindAllStringSubmatch(i.Hint, -1) {
+			n++
+			root := newApp().command()
+			found, rest, err := root.Find(strings.Fields(m[1]))
+			if err != nil || found == root || found.HasSubCommands() && len(rest) > 0 {
+				t.Errorf("%s: its hint %q names no command: %v", i.Code, i.Hint, err)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("only %d commands in hints", n)
+	}
 }
