@@ -320,7 +320,10 @@ func (r *Remote) Close() error {
 	if r.link == nil {
 		return nil
 	}
-	return r.link.c.Close()
+	if err := r.link.c.Close(); !errors.Is(err, net.ErrClosed) { // the helper may have gone first
+		return err
+	}
+	return nil
 }
 
 var _ Helper = (*Remote)(nil)

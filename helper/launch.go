@@ -175,7 +175,8 @@ func (a *attempt) clearVolatile(ctx context.Context) error {
 		}
 	}
 	for _, d := range dirs {
-		if err := a.l.removePath(ctx, d+"/work/incompat"); err != nil {
+		// The whole of overlayfs's own directory, which has mode 000: it is made anew.
+		if err := a.l.removePath(ctx, d+"/work"); err != nil {
 			return err
 		}
 	}

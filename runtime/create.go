@@ -116,15 +116,13 @@ func (c *creation) checkPolicy(context.Context) error {
 	if len(c.repos) == 0 {
 		return policy.Errorf(policy.CodeBadRequest, op, "a workspace needs a repository")
 	}
-	direct := c.dirty == policy.DirectLegacyMount
-	if direct != (c.strategy == policy.StrategyDirect) && c.strategy != policy.StrategyAuto && c.strategy != "" {
-		return policy.Errorf(policy.CodePolicyInvalid, op, "the strategy %s and the dirty-state policy %s contradict each other", c.strategy, c.dirty)
-	}
-	if direct {
+	// Mounting the source itself is asked for as what it is about: its dirty state.
+	auto := c.strategy == policy.StrategyAuto || c.strategy == ""
+	switch {
+	case c.dirty == policy.DirectLegacyMount && (auto || c.strategy == policy.StrategyDirect):
 		c.strategy = policy.StrategyDirect
-	}
-	if c.strategy == policy.StrategyDirect {
-		c.dirty = policy.DirectLegacyMount
+	case c.dirty == policy.DirectLegacyMount || c.strategy == policy.StrategyDirect:
+		return policy.Errorf(policy.CodePolicyInvalid, op, "the strategy %s and the dirty-state policy %s contradict each other", c.strategy, c.dirty)
 	}
 	switch c.dirty {
 	case policy.CleanPointOnly:
