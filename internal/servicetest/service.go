@@ -220,7 +220,8 @@ func (s *Service) LedgerRecords(ctx context.Context, req runtime.LedgerRequest, 
 }
 
 func (s *Service) LedgerVerify(ctx context.Context) (runtime.LedgerReport, error) {
-	return answer(s, runtime.LedgerReport{OK: false, Streams: []runtime.LedgerStreamInfo{
+	// Every field is set, though no real report holds both OK and a Break.
+	return answer(s, runtime.LedgerReport{OK: true, Streams: []runtime.LedgerStreamInfo{
 		{Stream: "runtime/s001", Segments: 3, Records: 40, Live: true, Break: "segment 3, line 17: the hash does not follow"},
 	}}, s.enter(ctx, "LedgerVerify", "", nil))
 }
