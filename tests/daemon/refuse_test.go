@@ -3,7 +3,6 @@ package daemon
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,14 +46,6 @@ func TestTwoDaemonsOnOneRoot(t *testing.T) {
 	if _, err := d.Client.Info(t.Context()); err != nil {
 		t.Errorf("the first daemon: %v", err)
 	}
-}
-
-// shortly ends a daemon that is not refused after all.
-func shortly(t testing.TB, cmd *exec.Cmd) rig.Result {
-	t.Helper()
-	timer := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-	defer timer.Stop()
-	return rig.Finish(t, cmd)
 }
 
 // TestHelperStartsFirst: on an empty directory, as its unit may at the first
