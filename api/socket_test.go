@@ -203,11 +203,12 @@ func TestManyListenAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	close(won)
-	n := 0
+	var listeners []*Listener
 	for l := range won {
-		n++
-		defer l.Close()
+		listeners = append(listeners, l)
+		t.Cleanup(func() { l.Close() })
 	}
+	n := len(listeners)
 	if n != 1 || !Answers(t.Context(), path) {
 		t.Errorf("%d listen", n)
 	}

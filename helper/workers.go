@@ -99,9 +99,31 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 	if w.transient {
 		l.ended[w.id] = w
 	}
+	keep := !w.transient && !l.closed
+	if keep {
+		l.reclaim.Add(1)
+	}
 	l.mu.Unlock()
 	close(w.done)
 	w.pidfd.Close()
+	if keep {
+		defer l.reclaim.Done()
+		l.syncOutcome(w.id)
+	}
+}
+
+// syncOutcome makes a Worker's outcome survive power loss too. PID 1 has written
+// it, so that no crash of ours loses it, and does not wait for the disk: nor does
+// whoever waits for the Worker. One that is removed at once needs no disk.
+func (l *Local) syncOutcome(id policy.WorkerID) {
+	f, err := l.root.OpenFile(rootdir.Worker(id)+"/metadata/outcome", unix.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if err := unix.Fdatasync(int(f.Fd())); err != nil {
+		l.log.Warn("outcome not synced", "worker", id, "error", err)
+	}
 }
 
 func (l *Local) worker(id policy.WorkerID) *worker {

@@ -17,7 +17,6 @@
 #define SYS_pwrite64 18
 #define SYS_wait4 61
 #define SYS_kill 62
-#define SYS_fdatasync 75
 #define SYS_prctl 157
 #define SYS_clock_gettime 228
 #define SYS_exit_group 231
@@ -158,9 +157,6 @@ ended:
 	LEAQ RECORD(R12), SI
 	MOVQ $192, DX
 	XORL R10, R10
-	SYSCALL
-	MOVQ $SYS_fdatasync, AX
-	MOVQ $1, DI
 	SYSCALL
 
 	// 128+n after a signal, as a shell has it.

@@ -63,7 +63,7 @@ type Spec struct {
 	// Hold are descriptors that PID 1 keeps open until the sandbox has ended:
 	// flock(2)ed files, which tell others that it lives.
 	Hold []*os.File
-	// Outcome receives the outcome record from PID 1 (fdatasynced). Nil keeps it in
+	// Outcome receives the outcome record from PID 1, which does not sync it. Nil keeps it in
 	// memory, for Wait only.
 	Outcome *os.File
 	// Parked, if set, is called with the sandbox's PID 1 before the Worker is

@@ -41,6 +41,8 @@ type creation struct {
 	evidence Evidence
 	// undo holds what takes the finished steps back, in order.
 	undo []func(context.Context) error
+	// clean is the search for uncommitted changes, which goes on beside the steps.
+	clean []<-chan error
 }
 
 type creationRepo struct {
@@ -68,10 +70,12 @@ func (r *Runtime) create(ctx context.Context, c *creation) (registry.Allocation,
 		{"tree", c.pristine},
 		{"materialize", c.materialize},
 		{"git", c.gitDirs},
+		{"clean", c.joinClean},
 		{"record", func(ctx context.Context) (err error) { a, err = c.record(ctx); return err }},
 	} {
 		t := time.Now()
 		if err := step.do(ctx); err != nil {
+			_ = c.joinClean(ctx) // nothing may go on behind
 			if uerr := c.takeBack(context.WithoutCancel(ctx)); uerr != nil {
 				r.log.Warn("a failed creation is left to the ledger", "allocation", c.id, "error", uerr)
 			}
@@ -158,28 +162,58 @@ func (r *Runtime) checkSource(s gitcache.Source) error {
 	return checkOverlap(r.root.Path, p, "the repository")
 }
 
-// resolve turns selectors into points, while git looks for uncommitted changes
-// of local sources at the same time.
+// resolve turns selectors into points, while uncommitted changes of local
+// sources are looked for. Where the tree is in the cache already, that search
+// goes on beside the next steps, which then cost nothing to take back; a tree is
+// not built, and no command is started, before the source is known to be clean.
 func (c *creation) resolve(ctx context.Context) error {
+	warm := true
 	for i := range c.repos {
 		repo := &c.repos[i]
-		clean := make(chan error, 1)
-		if c.dirty == policy.CleanPointOnly && isLocal(repo.source) {
-			go func() { clean <- c.r.cache.CheckClean(ctx, repo.source) }()
-		} else {
-			clean <- nil
-		}
+		c.lookForChanges(ctx, repo.source)
 		point, warnings, err := c.r.cache.Resolve(ctx, repo.source, repo.selector, gitcache.ResolveOptions{Scope: repo.scope})
-		if cerr := <-clean; err == nil {
-			err = cerr
-		}
 		if err != nil {
+			_ = c.joinClean(ctx) // the selector's fault goes first
 			return err
 		}
 		repo.point = point
 		c.warnings = append(c.warnings, warnings...)
+		built, err := c.r.root.Exists(rootdir.Tree(point.RepositoryID, treeKey(point)) + ".json")
+		warm = warm && err == nil && built
 	}
-	return nil
+	if warm {
+		return nil
+	}
+	return c.joinClean(ctx)
+}
+
+// treeKey is the cache's name of a point's tree.
+func treeKey(p policy.RepositoryPoint) string {
+	if k := p.Scope.Key(); k != "" {
+		return p.TreeID + "." + k
+	}
+	return p.TreeID
+}
+
+func (c *creation) lookForChanges(ctx context.Context, src gitcache.Source) {
+	if c.dirty != policy.CleanPointOnly || !isLocal(src) {
+		return
+	}
+	found := make(chan error, 1)
+	c.clean = append(c.clean, found)
+	go func() { found <- c.r.cache.CheckClean(ctx, src) }()
+}
+
+// joinClean returns what the searches for uncommitted changes found.
+func (c *creation) joinClean(context.Context) error {
+	var first error
+	for _, found := range c.clean {
+		if err := <-found; first == nil {
+			first = err
+		}
+	}
+	c.clean = nil
+	return first
 }
 
 // pristine pins each point and has its tree built in the cache, once for all.

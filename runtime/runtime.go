@@ -62,7 +62,7 @@ type Runtime struct {
 
 // embeddedSegment keeps the ledger of embedded runs short, since each run reads
 // it whole at its start.
-const embeddedSegment = 128 << 10
+const embeddedSegment = 32 << 10
 
 // Open opens a Runtime root, making it if needed. Recovery is the caller's to
 // start: Recover, which a daemon does before it serves.

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"yoi.dev/yoi-runtime/api"
 	"yoi.dev/yoi-runtime/helper"
