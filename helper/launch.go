@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,6 +51,8 @@ type attempt struct {
 	idRange   idRange
 	// allocation is the locked execution-workspaces/<id>/lock.
 	allocation *os.File
+	// teardown is what is closed behind the Worker's end, in this order.
+	teardown []*os.File
 }
 
 func (a *attempt) keep(f *os.File) *os.File {
@@ -68,6 +71,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		}
 		a.idRange = g
 		a.keep(g.lock)
+	}
+	if err := l.awaitTeardown(ctx, req.AllocationID); err != nil {
+		return nil, err
 	}
 	if err := a.occupy(); err != nil {
 		return nil, err
@@ -99,14 +105,16 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	spec.Parked = a.parked(ctx)
 	p, err := nsexec.Launch(ctx, spec)
 	if err != nil {
+		closeAll(a.teardown)
 		return nil, err
 	}
 	started := time.Now()
 	pidfd, err := dup(p.Pidfd)
 	if err != nil {
+		closeAll(a.teardown)
 		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
 	}
-	l.watch(req, p, a.resources)
+	l.watch(req, p, a.resources, a.teardown)
 	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base}, nil
 }
 
@@ -121,8 +129,30 @@ func (a *attempt) parked(ctx context.Context) func(int, *os.File) error {
 		if err := a.l.ledger.Done(a.resources[0].ID, a.l.processIdentity(pid)); err != nil {
 			return err
 		}
+		a.holdMounts(pid)
 		return a.l.ledger.Sync(ctx)
 	}
+}
+
+// holdMounts keeps the sandbox's mount namespace for a moment longer than the
+// Worker: the end of an overlay syncs its whole file system, and whoever waits
+// for the Worker need not wait for that (teardown.go). Without it, as for an
+// ordinary user who may not open it, the kernel takes the mounts down before the
+// Worker counts as ended.
+func (a *attempt) holdMounts(pid int) {
+	if !a.l.privileged {
+		return
+	}
+	ns, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
+	if err != nil {
+		return
+	}
+	lock, err := dup(a.allocation)
+	if err != nil {
+		ns.Close()
+		return
+	}
+	a.teardown = []*os.File{ns, lock}
 }
 
 // logs sends output to files that the sandbox opens through a detached mount of

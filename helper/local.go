@@ -54,8 +54,10 @@ type Local struct {
 	held    map[policy.AllocationID][]ledger.Resource // made by this process
 	own     map[policy.AllocationID]bool              // all of it is in held
 	ended   map[policy.WorkerID]*worker               // transient, until asked for
-	reclaim sync.WaitGroup
-	closed  bool
+	// teardown has an allocation whose last sandbox is still being taken down.
+	teardown map[policy.AllocationID]chan struct{}
+	reclaim  sync.WaitGroup
+	closed   bool
 }
 
 // NewLocal returns a Local for an open Runtime root and ledger. Both stay the
@@ -74,6 +76,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 		held:       make(map[policy.AllocationID][]ledger.Resource),
 		own:        make(map[policy.AllocationID]bool),
 		ended:      make(map[policy.WorkerID]*worker),
+		teardown:   make(map[policy.AllocationID]chan struct{}),
 	}
 	if o.Role != "" {
 		l.roles = []string{o.Role}

@@ -21,6 +21,9 @@ func (l *Local) Remove(ctx context.Context, req RemoveRequest) error {
 	if err := policy.CheckID("allocation", string(id)); err != nil {
 		return err
 	}
+	if err := l.awaitTeardown(ctx, id); err != nil {
+		return err
+	}
 	rs, err := l.resourcesOf(ctx, id)
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ type worker struct {
 	transient  bool
 	killed     atomic.Bool // by Kill: PID 1 had no time for a record
 	pidfd      *os.File
+	teardown   []*os.File
 	done       chan struct{}
 	outcome    nsexec.Outcome
 	err        error
@@ -60,8 +61,8 @@ func startTime(pid int) uint64 {
 
 // watch waits for a launched process in a goroutine of its own and releases the
 // Worker's process and uid range once it has ended.
-func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource) {
-	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, done: make(chan struct{})}
+func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource, teardown []*os.File) {
+	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, teardown: teardown, done: make(chan struct{})}
 	l.mu.Lock()
 	l.workers[w.id] = w
 	l.mu.Unlock()
@@ -99,12 +100,14 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 	if w.transient {
 		l.ended[w.id] = w
 	}
+	takeDown := l.beginTeardown(w.allocation, w.teardown)
 	keep := !w.transient && !l.closed
 	if keep {
 		l.reclaim.Add(1)
 	}
 	l.mu.Unlock()
 	close(w.done)
+	takeDown()
 	w.pidfd.Close()
 	if keep {
 		defer l.reclaim.Done()
