@@ -65,3 +65,38 @@ func benchBolt(b *testing.B, writers int) {
 
 func BenchmarkBolt1(b *testing.B)  { benchBolt(b, 1) }
 func BenchmarkBolt32(b *testing.B) { benchBolt(b, 16) }
+
+// BenchmarkOpenScanClose is what one process start pays for the ledger: the
+// stream is claimed, looked over and closed again. full is how much stands in
+// the last segment; four segments are there.
+func BenchmarkOpenScanClose(b *testing.B) {
+	for name, full := range map[string]int64{"128KiB": 128 << 10, "4MiB": 4 << 20} {
+		b.Run(name, func(b *testing.B) {
+			dir := filepath.Join(b.TempDir(), "ledger")
+			ctx := context.Background()
+			size := func(o *Options) { o.SegmentSize = full }
+			l := openTest(b, dir, size)
+			for l.seg.number < 4 || l.written() < full*7/10 {
+				rs := make([]Resource, 50)
+				for i := range rs {
+					rs[i] = res("ws-0123456789abcdef", "execution-workspaces/ws-0123456789abcdef")
+				}
+				must(b, l.Intend(ctx, rs...))
+				for _, r := range rs {
+					must(b, l.Release(r.ID))
+				}
+			}
+			must(b, l.Close())
+			d, err := OpenDir(dir, false)
+			must(b, err)
+			defer d.Close()
+			for b.Loop() {
+				l := openTest(b, dir, size)
+				if _, err := Scan(ctx, d); err != nil {
+					b.Fatal(err)
+				}
+				must(b, l.Close())
+			}
+		})
+	}
+}

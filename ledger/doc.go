@@ -13,7 +13,12 @@
 // not at all, in any order of its sectors; what was there before is intact. A
 // file's name is durable only after fsync(2) of its directory. After a failed
 // fdatasync nothing is known about the pages, so the ledger fails for good
-// ("fsyncgate"). A sector that was never written back reads as zeros.
+// ("fsyncgate"), and the next claim writes what it read once more. A sector that
+// was never written back reads as zeros.
+//
+// A full disk is no failure: it refuses intents and keeps, and where allocated
+// room is overwritten (ext4, xfs) a reserve takes what frees space. Elsewhere
+// releases wait for room too, and Sync says so.
 //
 // # Format
 //
@@ -52,8 +57,24 @@
 // while no stream has its tombstone; the intent always goes first, so a
 // released resource cannot come back.
 //
+// What a segment leaves out because of another stream's record is left out only
+// once that record is durable. If another stream cannot be read, everything is
+// carried.
+//
 // A stream whose lock is free is dead. The next process to claim it starts a
-// new session; what earlier sessions hold is not live.
+// new session, which readers see as soon as Open returns; what earlier sessions
+// hold is not live. A reader asks for the lock before and behind its read, so
+// that a claim in between never makes a live writer's resources a dead one's.
+//
+// # What it does not promise
+//
+// A release says that the resource is gone for good. The ledger cannot make it
+// so: an unlink or rmdir that is not on disk is undone by a power failure, and
+// then nobody knows of the thing. Sync the parent directory (or what it was
+// renamed to) before Release, unless the resource does not outlive a boot.
+//
+// Damage to the very last commit may pass for a torn write: nothing later
+// vouches for it. A stream that is removed as a whole is not missed.
 //
 // The ledger does not act: what becomes of a leftover is for its owner to
 // decide. It is no protection from somebody who may write the directory.

@@ -31,12 +31,8 @@ type hash [sha256.Size]byte
 func (h hash) String() string { return hex.EncodeToString(h[:]) }
 
 func (h hash) next(covered []byte) hash {
-	d := sha256.New()
-	d.Write(h[:])
-	d.Write(covered)
-	var out hash
-	d.Sum(out[:0])
-	return out
+	var fits [1024]byte // most lines: one call without an allocation
+	return sha256.Sum256(append(append(fits[:0], h[:]...), covered...))
 }
 
 // chain is the writing end of a stream: the last sequence number and hash, and
@@ -74,7 +70,7 @@ func (c *chain) append(buf []byte, kind RecordKind, t time.Time, body []byte) []
 // line is a decoded frame: the fixed fields, with the body still encoded.
 type line struct {
 	seq, durable uint64
-	time         string
+	time         []byte
 	kind         RecordKind
 	body         []byte // "" or BODY without braces
 	covered      []byte
@@ -95,10 +91,8 @@ func frame(b []byte) (line, bool) {
 		return l, false
 	}
 	l.covered, l.sum = b[:n], tail[len(hashKey):len(hashKey)+2*sha256.Size]
-	for _, c := range b {
-		if c < 0x20 {
-			return l, false
-		}
+	if bytes.IndexByte(b, 0) >= 0 { // a torn sector
+		return l, false
 	}
 	p := l.covered[len(linePrefix):]
 	var ok bool
@@ -118,7 +112,7 @@ func frame(b []byte) (line, bool) {
 	if len(p) > 0 && p[0] != ',' {
 		return l, false
 	}
-	l.time, l.kind = string(t), RecordKind(k)
+	l.time, l.kind = t, kindOf(k)
 	if len(p) > 0 {
 		l.body = p[1:]
 	}
@@ -137,22 +131,46 @@ func cutNumber(p []byte, sep string) (uint64, []byte, bool) {
 // matches compares the digits themselves: a decoder that took upper case too
 // would let a flipped bit pass.
 func (l *line) matches(h hash) bool {
-	return string(l.sum) == h.String()
+	var digits [2 * sha256.Size]byte
+	hex.Encode(digits[:], h[:])
+	return string(l.sum) == string(digits[:])
 }
 
 // record decodes the body.
 func (l *line) record() (*Record, error) {
 	r := &Record{Seq: l.seq, Durable: l.durable, Kind: l.kind}
 	var err error
-	if r.Time, err = time.Parse(time.RFC3339Nano, l.time); err != nil {
+	if r.Time, err = time.Parse(time.RFC3339Nano, string(l.time)); err != nil {
 		return nil, err
 	}
 	if len(l.body) > 0 {
 		b := make([]byte, 0, len(l.body)+2)
 		b = append(append(append(b, '{'), l.body...), '}')
-		if err := json.Unmarshal(b, &r.Body); err != nil {
+		// Body with the resource as it is on disk: one pass instead of two.
+		w := struct {
+			*Body
+			R *wireResource `json:"r"`
+		}{Body: &r.Body}
+		if err := json.Unmarshal(b, &w); err != nil {
 			return nil, err
 		}
+		if w.R != nil {
+			r.Resource = &Resource{}
+			err = w.R.into(r.Resource)
+		}
 	}
-	return r, nil
+	return r, err
+}
+
+var kinds = []RecordKind{RecordIntent, RecordReleased, RecordDone, RecordEvent, RecordCarry, RecordHead,
+	RecordClaim, RecordClose, RecordKeep, RecordUnkeep, RecordSeal}
+
+// kindOf spares an allocation for each line.
+func kindOf(b []byte) RecordKind {
+	for _, k := range kinds {
+		if string(b) == string(k) {
+			return k
+		}
+	}
+	return RecordKind(b)
 }

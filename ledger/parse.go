@@ -223,5 +223,9 @@ func laterLine(b []byte, f func(*line) bool) bool {
 }
 
 func lengthWithoutZeros(b []byte) int {
+	const block = 4 << 10
+	for len(b) >= block && bytes.Equal(b[len(b)-block:], zeros[:block]) {
+		b = b[:len(b)-block]
+	}
 	return len(bytes.TrimRight(b, "\x00"))
 }

@@ -35,6 +35,10 @@ func (r *Resource) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
+	return w.into(r)
+}
+
+func (w *wireResource) into(r *Resource) error {
 	*r = Resource(w.plainResource)
 	if w.Escaped == "" {
 		return nil

@@ -262,7 +262,7 @@ func TestPowerFailure(t *testing.T) {
 			first := slices.IndexFunc(d.ops, func(op powerOp) bool { return op.kind == "create" })
 			cuts := 0
 			for at := first; at <= len(d.ops); at++ {
-				for seed := range uint64(6) {
+				for seed := range uint64(3) {
 					dir := filepath.Join(shmDir(t), "cut", "ledger")
 					powerCut(t, d.ops, at, filepath.Join(dir, RoleRuntime, streamName(0)), rand.New(rand.NewPCG(uint64(at), seed)))
 					checkCut(t, h, at, dir)

@@ -85,7 +85,7 @@ func TestHalfSeenWrite(t *testing.T) {
 		"damaged and dead": {[][]byte{half, half}, true, false},
 	} {
 		reads := c.reads
-		_, p, err := lookAgain(func() ([]byte, error) { b := reads[0]; reads = reads[1:]; return b, nil }, func() bool { return c.quiet })
+		_, p, err := lookAgain(func() ([]byte, error) { b := reads[0]; reads = reads[1:]; return b, nil }, checkOnly, func() bool { return c.quiet })
 		if err != nil || (p.brk == nil) != c.ok || len(reads) > 0 {
 			t.Errorf("%s: %+v, %d reads left, %v", name, p.brk, len(reads), err)
 		}

@@ -38,7 +38,11 @@ func load(dir *os.File, name string, own bool) (*loaded, error) {
 			return &loaded{empty: true, replay: newReplay()}, nil
 		}
 		last := numbers[len(numbers)-1]
-		data, p, err := readLast(dir, last, own)
+		var state *replay
+		data, p, err := readLast(dir, last, own, func(b []byte) *parsed {
+			state = newReplay()
+			return parseSegment(b, state.apply)
+		})
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -55,10 +59,7 @@ func load(dir *os.File, name string, own bool) (*loaded, error) {
 			}
 			p.fail(p.records, "the segment is sealed and has no successor")
 		}
-		l := &loaded{number: last, data: data, parsed: p, replay: newReplay()}
-		if p.brk == nil {
-			l.parsed = parseSegment(data, l.replay.apply)
-		}
+		l := &loaded{number: last, data: data, parsed: p, replay: state}
 		if b := l.parsed.brk; b != nil {
 			b.Stream, b.Segment = name, segmentName(last)
 		}
@@ -71,22 +72,22 @@ func load(dir *os.File, name string, own bool) (*loaded, error) {
 // a late one as it is after the next, which looks like damage. Damage stays as
 // it is when one looks again; once more at once where nobody else writes, since
 // the reader holds the stream itself (own) or its lock is free.
-func readLast(dir *os.File, number uint64, own bool) ([]byte, *parsed, error) {
+func readLast(dir *os.File, number uint64, own bool, parse func([]byte) *parsed) ([]byte, *parsed, error) {
 	quiet := func() bool {
 		live, err := streamLocked(dir)
 		return own || err == nil && !live
 	}
-	return lookAgain(func() ([]byte, error) { return readSegment(dir, number) }, quiet)
+	return lookAgain(func() ([]byte, error) { return readSegment(dir, number) }, parse, quiet)
 }
 
-func lookAgain(read func() ([]byte, error), quiet func() bool) ([]byte, *parsed, error) {
+func lookAgain(read func() ([]byte, error), parse func([]byte) *parsed, quiet func() bool) ([]byte, *parsed, error) {
 	const looks = 5
 	for i, last := 1, false; ; i++ {
 		data, err := read()
 		if err != nil {
 			return nil, nil, err
 		}
-		p := parseSegment(data, nil)
+		p := parse(data)
 		if p.brk == nil || i == looks || last {
 			return data, p, nil
 		}
@@ -95,6 +96,8 @@ func lookAgain(read func() ([]byte, error), quiet func() bool) ([]byte, *parsed,
 		}
 	}
 }
+
+func checkOnly(b []byte) *parsed { return parseSegment(b, nil) }
 
 // union gathers what all streams say.
 type union struct {
@@ -280,7 +283,7 @@ func verifyStream(s *stream, visit func(*Record)) (info StreamInfo, err error) {
 	}
 	var before *parsed
 	for i, n := range numbers {
-		data, p, err := readLast(s.dir, n, false)
+		data, p, err := readLast(s.dir, n, false, checkOnly)
 		if errors.Is(err, fs.ErrNotExist) {
 			before = nil // its writer has just dropped it, and all before it, as too old
 			continue
@@ -334,40 +337,6 @@ func sealedLast(s *stream, info *StreamInfo, last *parsed, numbers []uint64) err
 	}
 	info.Break = &Break{Stream: s.name, Segment: segmentName(numbers[len(numbers)-1]), Line: last.records,
 		Offset: last.end, Reason: "the segment is sealed and has no successor"}
-	return nil
-}
-
-// checkOlder checks the segments before the last one: they are not needed for
-// the state, but a disk that damages one of them is not to be trusted with the
-// others, and somebody should look.
-func checkOlder(dir *os.File, name string, last *loaded) error {
-	numbers, err := segmentNumbers(dir)
-	if err != nil {
-		return err
-	}
-	var before *parsed
-	for i, n := range numbers {
-		if n > last.number {
-			break
-		}
-		p := last.parsed
-		if n < last.number {
-			data, err := readSegment(dir, n)
-			if errors.Is(err, fs.ErrNotExist) {
-				before = nil // dropped meanwhile, with all before it
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			p = parseSegment(data, nil)
-		}
-		if b := follows(before, p, numbers, i); b != nil {
-			b.Stream, b.Segment = name, segmentName(n)
-			return broken("ledger.verify", b)
-		}
-		before = p
-	}
 	return nil
 }
 
