@@ -112,12 +112,13 @@ func (b *script) isolate() {
 		next = fd + 1
 	}
 	b.Add(unix.SYS_CLOSE_RANGE, num(next), num(^uint32(0)), num(0))
-	// Ignored signals stay ignored over clone and exec, and an ignored SIGCHLD would
-	// cost us the Worker's status.
+	// Ignored signals stay ignored over clone and exec (nohup(1), background jobs of
+	// a shell), and an ignored SIGCHLD would cost us the Worker's status.
 	ign := b.Space(32) // struct kernel_sigaction: SIG_DFL
-	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGPIPE, unix.SIGTERM, unix.SIGCHLD,
-		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGUSR1, unix.SIGUSR2} {
-		b.Add(unix.SYS_RT_SIGACTION, num(int(sig)), ign, num(0), num(8))
+	for sig := 1; sig <= 64; sig++ {
+		if s := unix.Signal(sig); s != unix.SIGKILL && s != unix.SIGSTOP {
+			b.Add(unix.SYS_RT_SIGACTION, num(sig), ign, num(0), num(8))
+		}
 	}
 	b.Add(unix.SYS_UMASK, num(0))
 }

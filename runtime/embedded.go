@@ -178,11 +178,16 @@ func (r *Runtime) runWorker(ctx context.Context, req RunRequest, a registry.Allo
 			delete(l.env, k) // the caller's --env goes first
 		}
 	}
+	if err := ctx.Err(); err != nil {
+		return w, o, policy.Errorf(policy.CodeCanceled, "runtime.run", "the run was canceled before the command started").Because(context.Cause(ctx))
+	}
+	// From here on a signal is the command's: one that comes while it is being
+	// started waits in the channel until it can be forwarded.
+	started()
 	w, launched, err := r.start(ctx, a, l)
 	if err != nil {
 		return w, o, err
 	}
-	started()
 	launched.Pidfd.Close()
 	streams.start(launched.Terminal)
 	done := make(chan struct{})
@@ -250,8 +255,8 @@ func (r *Runtime) forward(ctx context.Context, id policy.WorkerID, signals <-cha
 	}
 }
 
-// untilStarted cancels the context at a signal that comes before the command
-// has started; the returned function ends that, and is safe to call twice.
+// untilStarted cancels the context at a signal that comes before the command is
+// about to be started; the returned function ends that, and is safe to call twice.
 func untilStarted(ctx context.Context, signals <-chan os.Signal) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	started, ended := make(chan struct{}), make(chan struct{})
