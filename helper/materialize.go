@@ -242,6 +242,9 @@ func (l *Local) undo(ctx context.Context, id policy.AllocationID, rs []ledger.Re
 	if err := cow.RemoveTree(ctx, parent, string(id), cow.RemoveOptions{Log: l.log}); err != nil {
 		return err
 	}
+	if err := l.syncParents(rs); err != nil {
+		return err
+	}
 	return l.release(id, rs...)
 }
 

@@ -81,7 +81,11 @@ func (l *Local) recoverOwner(ctx context.Context, id policy.AllocationID, hs []l
 			rs = append(rs, h.Resource)
 		}
 	}
-	if err := l.release(id, rs...); err != nil {
+	err := l.syncParents(rs)
+	if err == nil {
+		err = l.release(id, rs...)
+	}
+	if err != nil {
 		res.Diagnostics = append(res.Diagnostics, *policy.AsDiagnostic(err))
 		return
 	}

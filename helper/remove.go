@@ -57,7 +57,37 @@ func (l *Local) removeNow(ctx context.Context, id policy.AllocationID, rs []ledg
 			return err
 		}
 	}
+	if err := l.syncParents(rs); err != nil {
+		return err
+	}
 	return l.release(id, rs...)
+}
+
+// syncParents makes the removal of directories durable: without that a power
+// failure could bring one back after its release is on disk, and then nobody
+// would know it any more (fsync(2): the directory entry needs its own).
+func (l *Local) syncParents(rs []ledger.Resource) error {
+	synced := make(map[string]bool, 2)
+	for _, r := range rs {
+		if r.Kind != ledger.KindDirectory {
+			continue // a subvolume lies in a directory of the same allocation
+		}
+		dir, _ := splitPath(r.Path)
+		if synced[dir] {
+			continue
+		}
+		synced[dir] = true
+		f, err := l.root.OpenDir(dir)
+		if err != nil {
+			return diskError("helper.remove", err)
+		}
+		err = f.Sync()
+		f.Close()
+		if err != nil {
+			return diskError("helper.remove", err)
+		}
+	}
+	return nil
 }
 
 // removeBehind renames each directory into the trash, which is all that the
@@ -82,6 +112,9 @@ func (l *Local) removeBehind(ctx context.Context, id policy.AllocationID, rs []l
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return diskError("helper.remove", err)
 		}
+	}
+	if err := l.syncParents(dirs); err != nil {
+		return err
 	}
 	if err := l.release(id, rs...); err != nil {
 		return err
