@@ -205,12 +205,24 @@ func (a *attempt) clearVolatile(ctx context.Context) error {
 		}
 	}
 	for _, d := range dirs {
-		// The whole of overlayfs's own directory, which has mode 000: it is made anew.
-		if err := a.l.removePath(ctx, d+"/work"); err != nil {
+		if err := a.clearMark(ctx, d+"/work"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// clearMark removes the mark from overlayfs's own directory, which has mode 000:
+// an ordinary user cannot look into it, and has it made anew.
+func (a *attempt) clearMark(ctx context.Context, work string) error {
+	if !a.l.privileged {
+		return a.l.removePath(ctx, work)
+	}
+	marked, err := a.l.root.Exists(work + "/incompat")
+	if err != nil || !marked {
+		return err
+	}
+	return a.l.removePath(ctx, work+"/incompat")
 }
 
 // intend writes down the process, its directory and its uid range, in one
@@ -268,6 +280,9 @@ func (a *attempt) workerDir() (w workerFiles, err error) {
 		return w, diskError(op, err)
 	}
 	a.keep(w.outcome)
+	if !a.req.Logs {
+		return w, nil
+	}
 	logs, err := l.root.MkdirAt(top, "logs", 0o700)
 	if err != nil {
 		return w, diskError(op, err)

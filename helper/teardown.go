@@ -2,7 +2,10 @@ package helper
 
 import (
 	"context"
+	"errors"
 	"os"
+
+	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -32,18 +35,41 @@ func (l *Local) beginTeardown(id policy.AllocationID, files []*os.File) func() {
 	}
 }
 
-// awaitTeardown waits until an allocation's last sandbox is wholly gone.
+// awaitTeardown waits until an allocation's last sandbox is wholly gone, if its
+// Worker has ended: a caller may know that from the pidfd before we do.
 func (l *Local) awaitTeardown(ctx context.Context, id policy.AllocationID) error {
+	for {
+		wait := l.pendingTeardown(id)
+		if wait == nil {
+			return nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return policy.Errorf(policy.CodeCanceled, "helper.teardown", "the operation was canceled").Because(ctx.Err())
+		}
+	}
+}
+
+// pendingTeardown returns what closes when the next step of an allocation's
+// teardown is done, nil if none is under way.
+func (l *Local) pendingTeardown(id policy.AllocationID) <-chan struct{} {
 	l.mu.Lock()
-	done := l.teardown[id]
-	l.mu.Unlock()
-	if done == nil {
-		return nil
+	defer l.mu.Unlock()
+	if done := l.teardown[id]; done != nil {
+		return done
 	}
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return policy.Errorf(policy.CodeCanceled, "helper.teardown", "the operation was canceled").Because(ctx.Err())
+	for _, w := range l.workers {
+		if w.allocation == id && len(w.teardown) > 0 && hasEnded(w.pidfd) {
+			return w.done
+		}
 	}
+	return nil
+}
+
+// hasEnded polls a pidfd, pidfd_open(2). A closed one is of an ended process.
+func hasEnded(pidfd *os.File) bool {
+	p := []unix.PollFd{{Fd: int32(pidfd.Fd()), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return n > 0 || p[0].Fd < 0 || (err != nil && !errors.Is(err, unix.EINTR))
 }
