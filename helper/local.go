@@ -53,6 +53,7 @@ type Local struct {
 	workers map[policy.WorkerID]*worker
 	held    map[policy.AllocationID][]ledger.Resource // made by this process
 	own     map[policy.AllocationID]bool              // all of it is in held
+	kept    map[policy.AllocationID]bool              // by this process
 	ended   map[policy.WorkerID]*worker               // transient, until asked for
 	// teardown has an allocation whose last sandbox is still being taken down.
 	teardown map[policy.AllocationID]chan struct{}
@@ -75,6 +76,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 		workers:    make(map[policy.WorkerID]*worker),
 		held:       make(map[policy.AllocationID][]ledger.Resource),
 		own:        make(map[policy.AllocationID]bool),
+		kept:       make(map[policy.AllocationID]bool),
 		ended:      make(map[policy.WorkerID]*worker),
 		teardown:   make(map[policy.AllocationID]chan struct{}),
 	}
@@ -186,6 +188,7 @@ func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
 	if len(left) == 0 {
 		delete(l.held, id)
 		delete(l.own, id)
+		delete(l.kept, id)
 	} else {
 		l.held[id] = left
 	}

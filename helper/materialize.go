@@ -253,6 +253,9 @@ func (l *Local) Keep(ctx context.Context, id policy.AllocationID) error {
 	if err := policy.CheckID("allocation", string(id)); err != nil {
 		return err
 	}
+	l.mu.Lock()
+	l.kept[id] = true
+	l.mu.Unlock()
 	return l.ledger.Keep(ctx, string(id))
 }
 

@@ -41,8 +41,13 @@ func (l *Local) Remove(ctx context.Context, req RemoveRequest) error {
 		}
 	}
 	// From here on recovery finishes what we begin.
-	if err := l.ledger.Unkeep(ctx, string(id)); err != nil {
-		return err
+	l.mu.Lock()
+	neverKept := l.own[id] && !l.kept[id]
+	l.mu.Unlock()
+	if !neverKept {
+		if err := l.ledger.Unkeep(ctx, string(id)); err != nil {
+			return err
+		}
 	}
 	if req.Background {
 		return l.removeBehind(ctx, id, rs)

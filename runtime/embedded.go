@@ -25,7 +25,7 @@ func RunEmbedded(ctx context.Context, req RunRequest) (res RunResult, err error)
 	if err != nil {
 		return res, err
 	}
-	r, err := Open(ctx, Options{Root: req.RuntimeRoot, Log: req.Log, Progress: progressOf(req.Progress)})
+	r, err := Open(ctx, Options{Root: req.RuntimeRoot, Ephemeral: !req.Keep, Log: req.Log, Progress: progressOf(req.Progress)})
 	if err != nil {
 		return res, err
 	}

@@ -26,6 +26,9 @@ type Options struct {
 	Root string
 	// Daemon takes the root exclusively and keeps following Workers.
 	Daemon bool
+	// Ephemeral is for a process that makes nothing which is to last: its registry
+	// records do not wait for the disk.
+	Ephemeral bool
 	// HelperSocket is yoi-helper's; "" does the helper's work in this process.
 	HelperSocket string
 	// Progress is told of git's slow work. May be nil.
@@ -47,6 +50,7 @@ type Runtime struct {
 	cache     *gitcache.Cache
 	helper    helper.Helper
 	daemon    bool
+	ephemeral bool
 	log       *slog.Logger
 	now       func() time.Time
 	started   time.Time
@@ -90,7 +94,11 @@ func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
 	if err = r.openLedger(ctx); err != nil {
 		return r, err
 	}
-	if r.registry, err = registry.Open(ctx, r.root.Abs(rootdir.Database)); err != nil {
+	open := registry.Open
+	if r.ephemeral = o.Ephemeral; r.ephemeral {
+		open = registry.OpenRelaxed
+	}
+	if r.registry, err = open(ctx, r.root.Abs(rootdir.Database)); err != nil {
 		return r, err
 	}
 	if r.id, err = r.registry.RuntimeID(ctx); err != nil {
@@ -149,7 +157,11 @@ func (r *Runtime) Close() error {
 	if r.helper != nil {
 		errs = append(errs, r.helper.Close())
 	}
-	if r.registry != nil {
+	switch {
+	case r.registry == nil:
+	case r.ephemeral:
+		r.registry.Abandon()
+	default:
 		errs = append(errs, r.registry.Close())
 	}
 	if r.ledger != nil {

@@ -47,7 +47,22 @@ type Registry struct {
 }
 
 // Open opens the database at path, making it with mode 0600 if needed.
-func Open(ctx context.Context, path string) (_ *Registry, err error) {
+func Open(ctx context.Context, path string) (*Registry, error) {
+	return open(ctx, path, "synchronous(FULL)", "wal_autocheckpoint(1000)")
+}
+
+// OpenRelaxed opens it for a process whose records need not survive power loss,
+// since what they describe does not: they survive the process, and the database
+// stays whole. Nothing waits for the disk, also not at the end: see Abandon.
+func OpenRelaxed(ctx context.Context, path string) (*Registry, error) {
+	return open(ctx, path, "synchronous(NORMAL)", "wal_autocheckpoint(100)")
+}
+
+// Abandon leaves the database to the end of the process. Close would write the
+// log back into it and sync both; the next process to use it does, in its time.
+func (r *Registry) Abandon() {}
+
+func open(ctx context.Context, path string, pragmas ...string) (_ *Registry, err error) {
 	const op = "registry.open"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) // before SQLite would make it by the umask
 	if err != nil {
@@ -57,9 +72,10 @@ func Open(ctx context.Context, path string) (_ *Registry, err error) {
 		return nil, dbError(op, err)
 	}
 	q := url.Values{
-		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
+		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "journal_mode(WAL)", "foreign_keys(1)"},
 		"_txlock": {"immediate"},
 	}
+	q["_pragma"] = append(q["_pragma"], pragmas...)
 	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String())
 	if err != nil {
 		return nil, dbError(op, err)

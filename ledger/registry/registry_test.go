@@ -15,7 +15,7 @@ import (
 	"yoi.dev/yoi-runtime/policy"
 )
 
-func open(t testing.TB, path string) *Registry {
+func openTest(t testing.TB, path string) *Registry {
 	t.Helper()
 	r, err := Open(context.Background(), path)
 	if err != nil {
@@ -43,7 +43,7 @@ func must(t testing.TB, err error) {
 func TestPersistence(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "a b%?.db")
-	r := open(t, path)
+	r := openTest(t, path)
 	id, err := r.RuntimeID(ctx)
 	must(t, err)
 	must(t, r.PutRepository(ctx, Repository{ID: "app", Source: "/src"}))
@@ -52,7 +52,7 @@ func TestPersistence(t *testing.T) {
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
 		t.Fatalf("runtime.db: %v %v", st, err)
 	}
-	r = open(t, path)
+	r = openTest(t, path)
 	if again, err := r.RuntimeID(ctx); err != nil || again != id {
 		t.Fatalf("the identity changed: %q %q %v", id, again, err)
 	}
@@ -65,7 +65,7 @@ func TestPersistence(t *testing.T) {
 func TestNewerAndBroken(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "r.db")
-	r := open(t, path)
+	r := openTest(t, path)
 	_, err := r.db.Exec("PRAGMA user_version = 99")
 	must(t, err)
 	must(t, r.Close())
@@ -78,9 +78,23 @@ func TestNewerAndBroken(t *testing.T) {
 	}
 }
 
+// TestRelaxed: what an abandoned registry was told is there for the next.
+func TestRelaxed(t *testing.T) {
+	ctx := context.Background()
+	path := filepath.Join(t.TempDir(), "r.db")
+	r, err := OpenRelaxed(ctx, path)
+	must(t, err)
+	defer r.Close()
+	must(t, r.PutAllocation(ctx, allocation(1)))
+	r.Abandon()
+	if _, err := openTest(t, path).GetAllocation(ctx, "ws-001"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestNegativeVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.db")
-	r := open(t, path)
+	r := openTest(t, path)
 	_, err := r.db.Exec("PRAGMA user_version = -1")
 	must(t, err)
 	must(t, r.Close())
@@ -114,7 +128,7 @@ func TestProcesses(t *testing.T) {
 				t.Fatalf("a writer failed before it was killed: %v", err)
 			}
 		}
-		r := open(t, path)
+		r := openTest(t, path)
 		total := 0
 		for _, out := range acked {
 			for _, id := range strings.Fields(out.String()) {
@@ -155,7 +169,7 @@ func writer(path string) {
 
 func TestRepositories(t *testing.T) {
 	ctx := context.Background()
-	r := open(t, filepath.Join(t.TempDir(), "r.db"))
+	r := openTest(t, filepath.Join(t.TempDir(), "r.db"))
 	must(t, r.PutRepository(ctx, Repository{ID: "app", Source: "/a"}))
 	must(t, r.PutRepository(ctx, Repository{ID: "app", Source: "/a"}))
 	if err := r.PutRepository(ctx, Repository{ID: "app", Source: "/b"}); !errors.Is(err, policy.CodeRepositoryExists) {
@@ -177,7 +191,7 @@ func TestRepositories(t *testing.T) {
 
 func TestStateMachines(t *testing.T) {
 	ctx := context.Background()
-	r := open(t, filepath.Join(t.TempDir(), "r.db"))
+	r := openTest(t, filepath.Join(t.TempDir(), "r.db"))
 	const active, stopped, failed, pending, removed = AllocationActive, AllocationStopped, AllocationFailed, AllocationCleanupPending, AllocationRemoved
 	// Rows are from, columns to.
 	table := []struct {
@@ -217,7 +231,7 @@ func TestStateMachines(t *testing.T) {
 
 func TestPaging(t *testing.T) {
 	ctx := context.Background()
-	r := open(t, filepath.Join(t.TempDir(), "r.db"))
+	r := openTest(t, filepath.Join(t.TempDir(), "r.db"))
 	for i := range 25 {
 		a := allocation(i)
 		if i%2 == 1 {
@@ -273,7 +287,7 @@ func TestPaging(t *testing.T) {
 
 func TestExpired(t *testing.T) {
 	ctx := context.Background()
-	r := open(t, filepath.Join(t.TempDir(), "r.db"))
+	r := openTest(t, filepath.Join(t.TempDir(), "r.db"))
 	now := time.Unix(5000, 0)
 	for i, d := range []time.Duration{0, -time.Second, time.Second} {
 		a := allocation(i)
@@ -291,7 +305,7 @@ func TestExpired(t *testing.T) {
 
 func TestIdempotencyKeys(t *testing.T) {
 	ctx := context.Background()
-	r := open(t, filepath.Join(t.TempDir(), "r.db"))
+	r := openTest(t, filepath.Join(t.TempDir(), "r.db"))
 	claim, first, err := r.ClaimKey(ctx, "k", "d1")
 	if err != nil || !first {
 		t.Fatalf("first claim: %v %v", first, err)
@@ -328,7 +342,7 @@ func TestIdempotencyKeys(t *testing.T) {
 func TestTwoHandlesAtOnce(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "r.db")
-	a, b := open(t, path), open(t, path)
+	a, b := openTest(t, path), openTest(t, path)
 	done := make(chan error, 2)
 	for n, r := range []*Registry{a, b} {
 		go func() {
@@ -360,7 +374,7 @@ func FuzzToken(f *testing.F) {
 func BenchmarkOpenPutClose(b *testing.B) {
 	ctx := context.Background()
 	path := filepath.Join(b.TempDir(), "r.db")
-	open(b, path).Close()
+	openTest(b, path).Close()
 	for i := 0; b.Loop(); i++ {
 		r, err := Open(ctx, path)
 		must(b, err)
