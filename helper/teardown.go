@@ -15,7 +15,9 @@ import (
 // reported, then closes both, in that order. Whoever wants the allocation next
 // waits for that. If this process dies first, the kernel closes them.
 
-// beginTeardown marks an allocation as still mounted. The caller holds l.mu.
+// beginTeardown marks an allocation as still mounted, and returns what ends that.
+// files are none, or the mount namespace and the allocation's lock. The caller
+// holds l.mu.
 func (l *Local) beginTeardown(id policy.AllocationID, files []*os.File) func() {
 	if len(files) == 0 || l.closed {
 		return func() { closeAll(files) }
@@ -25,7 +27,13 @@ func (l *Local) beginTeardown(id policy.AllocationID, files []*os.File) func() {
 	l.reclaim.Add(1)
 	return func() {
 		defer l.reclaim.Done()
-		closeAll(files)
+		files[0].Close()
+		// Closing is not enough: a child of another launch that is just being cloned
+		// has a copy of the descriptor for a moment, and the lock would be its.
+		if err := unix.Flock(int(files[1].Fd()), unix.LOCK_UN); err != nil {
+			l.log.Warn("a workspace's lock was not given back", "allocation", id, "error", err)
+		}
+		files[1].Close()
 		l.mu.Lock()
 		if l.teardown[id] == done {
 			delete(l.teardown, id)
