@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
@@ -35,6 +36,7 @@ type link struct {
 	next uint64
 	wait map[uint64]chan reply
 	err  error
+	done chan struct{} // closed when err is final
 }
 
 type reply struct {
@@ -54,7 +56,7 @@ func (r *Remote) connect(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, policy.Errorf(policy.CodeUnavailable, "helper.dial", "yoi-helper cannot be reached").Because(err)
 	}
-	l := &link{c: c.(*net.UnixConn), wait: make(map[uint64]chan reply)}
+	l := &link{c: c.(*net.UnixConn), wait: make(map[uint64]chan reply), done: make(chan struct{})}
 	go l.read()
 	r.link = l
 	return l, nil
@@ -84,6 +86,7 @@ func (l *link) read() {
 			l.fail(err)
 			l.mu.Unlock()
 			l.c.Close()
+			close(l.done)
 			return
 		}
 		ch := l.wait[rp.resp.ID]
@@ -176,15 +179,16 @@ func (l *link) send(req request, files []*os.File) (chan reply, uint64, error) {
 		return ch, req.ID, nil
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	delete(l.wait, req.ID)
+	l.mu.Unlock()
 	var d *policy.Diagnostic
 	if errors.As(err, &d) {
 		return nil, 0, d
 	}
-	l.fail(err)
-	l.c.Close()
-	return nil, 0, l.err
+	// The helper has closed its end. If it said why, the reader is about to know.
+	_ = l.c.SetReadDeadline(time.Now().Add(time.Second))
+	<-l.done
+	return nil, 0, l.broken()
 }
 
 func (l *link) cancel(id uint64) {

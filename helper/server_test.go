@@ -131,6 +131,9 @@ func TestCancelReachesTheHelper(t *testing.T) {
 	path, _ := serve(t, uint32(os.Getuid()))
 	r := Dial(path)
 	defer r.Close()
+	if _, err := r.Probe(context.Background()); err != nil { // the connection is there
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := r.Wait(ctx, "wk-slow"); !errors.Is(err, policy.CodeCanceled) {
