@@ -119,18 +119,20 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 }
 
 // parked records which process it is before the Worker can run. A Worker that
-// would outlive us must be findable after a crash, so that record is made
-// durable; one that dies with us needs no search.
-func (a *attempt) parked(ctx context.Context) func(int, *os.File) error {
+// would outlive us must be findable after our crash. That takes a written file,
+// not a synced one: after a power failure there is no process to find. The
+// ledger's own record follows with its next commit.
+func (a *attempt) parked(context.Context) func(int, *os.File) error {
 	if a.req.DieWithParent {
 		return nil
 	}
 	return func(pid int, _ *os.File) error {
-		if err := a.l.ledger.Done(a.resources[0].ID, a.l.processIdentity(pid)); err != nil {
-			return err
+		ident := a.l.processIdentity(pid)
+		if err := a.l.writeIdentity(a.req.WorkerID, ident); err != nil {
+			return diskError("helper.launch", err)
 		}
 		a.holdMounts(pid)
-		return a.l.ledger.Sync(ctx)
+		return a.l.ledger.Done(a.resources[0].ID, ident)
 	}
 }
 

@@ -3,6 +3,7 @@ package helper
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,6 +39,36 @@ type worker struct {
 // processIdentity is what tells a process from a later one with the same pid.
 func (l *Local) processIdentity(pid int) ledger.Identity {
 	return ledger.Identity{PID: pid, StartTime: startTime(pid), BootID: l.bootID}
+}
+
+// identityFile is the process identity of a Worker's PID 1, in its directory.
+func identityFile(id policy.WorkerID) string { return rootdir.Worker(id) + "/metadata/process" }
+
+func (l *Local) writeIdentity(id policy.WorkerID, ident ledger.Identity) error {
+	b, err := json.Marshal(ident)
+	if err != nil {
+		return err
+	}
+	f, err := l.root.OpenFile(identityFile(id), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Close())
+}
+
+// identityOf is the identity of a process resource: the ledger's, or where a
+// crash came before that record, the Worker directory's.
+func (l *Local) identityOf(r ledger.Resource) ledger.Identity {
+	if r.Identity.PID > 0 {
+		return r.Identity
+	}
+	var ident ledger.Identity
+	b, err := l.root.ReadFile(identityFile(policy.WorkerID(r.Attrs["worker"])), 4096)
+	if err != nil || json.Unmarshal(b, &ident) != nil {
+		return ledger.Identity{} // it was never started
+	}
+	return ident
 }
 
 // startTime is field 22 of /proc/<pid>/stat, proc_pid_stat(5): clock ticks after
@@ -301,19 +332,49 @@ func (l *Local) openWorker(ctx context.Context, id policy.WorkerID) (*os.File, e
 // recycled pid cannot pass: the start time read belongs to whatever has the pid
 // while the pidfd still answers.
 func (l *Local) openProcess(r ledger.Resource) *os.File {
-	if r.Identity.PID <= 0 || r.Identity.BootID != l.bootID {
+	ident := l.identityOf(r)
+	if ident.PID <= 0 || ident.BootID != l.bootID {
 		return nil
 	}
-	fd, err := unix.PidfdOpen(r.Identity.PID, 0)
+	fd, err := unix.PidfdOpen(ident.PID, 0)
 	if err != nil {
 		return nil
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	if startTime(r.Identity.PID) != r.Identity.StartTime || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
+	if l.privileged && !l.holdsLock(ident.PID, policy.WorkerID(r.Attrs["worker"])) {
+		f.Close()
+		return nil
+	}
+	if startTime(ident.PID) != ident.StartTime || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
 		f.Close()
 		return nil
 	}
 	return f
+}
+
+// holdsLock reports whether a process has a Worker's lock file open, as its PID 1
+// has. The records that name a process lie in directories of the Runtime root's
+// owner; whoever can change them must not be able to aim a root's signal at
+// another process of the host.
+func (l *Local) holdsLock(pid int, id policy.WorkerID) bool {
+	lock, err := l.root.OpenFile(rootdir.Worker(id)+"/metadata/lock", unix.O_PATH, 0)
+	if err != nil {
+		return false
+	}
+	defer lock.Close()
+	want := identify(lock)
+	dir := fmt.Sprintf("/proc/%d/fd/", pid)
+	open, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	for _, e := range open {
+		var st unix.Stat_t
+		if unix.Stat(dir+e.Name(), &st) == nil && st.Dev == want.Dev && st.Ino == want.Ino && want.Ino != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Live lists the Workers that run now and are known to this process.
