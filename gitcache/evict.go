@@ -170,10 +170,17 @@ func (r *repo) withTree(ctx context.Context, key string, f func(lockPath string)
 	return f(lockPath)
 }
 
-// removeTree removes the marker first, the lock last: waiters see that its name
-// is gone, and begin again.
+// removeTree removes the marker first, so that a tree that is half gone is
+// nobody's, then the empty directory of its holders, which no sweep would find
+// without the tree, and the lock last: waiters see that its name is gone, and
+// begin again.
 func (r *repo) removeTree(ctx context.Context, key, lockPath string) error {
 	err := r.dropMarker(key)
+	if err == nil {
+		if err = os.Remove(r.treePath(key + ".use")); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
 	if err == nil {
 		err = r.c.removeTop(ctx, r.treePath(key))
 	}

@@ -1,7 +1,11 @@
 package gitcache
 
 import (
+	"errors"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
@@ -35,6 +39,37 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	noLeftovers(t, f)
+}
+
+// The last holder of a tree may go in the middle of another's coming.
+func TestHoldersComeAndGoTogether(t *testing.T) {
+	f := newFixture(t)
+	src := f.source(testenv.RepoSmall(t).Dir)
+	tree, _ := f.pristine(f.resolve(src, "HEAD"))
+	var wg sync.WaitGroup
+	for i := range 4 {
+		holder := "ws-" + strconv.Itoa(i)
+		wg.Go(func() {
+			for range 500 {
+				if err := tree.Acquire(t.Context(), holder); err != nil {
+					t.Errorf("acquire: %v", errors.Unwrap(err))
+					return
+				}
+				if err := tree.Release(t.Context(), holder); err != nil {
+					t.Errorf("release: %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	tree.Close()
+	if _, err := f.Evict(t.Context(), 0, false); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(f.path("repository-cache/git/small/trees")); err != nil || len(entries) != 0 {
+		t.Errorf("after eviction: %v, %v", entries, err)
+	}
 }
 
 // Whatever step fails, the steps before it are taken back.

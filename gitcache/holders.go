@@ -13,7 +13,9 @@ import (
 
 // An allocation whose workspace is an overlay needs its pristine tree when no
 // process of ours runs, so beside the flock of a Pristine there are holder
-// files: trees/<key>.use/<holder>.
+// files: trees/<key>.use/<holder>. That directory comes and goes with its tree,
+// under the tree's exclusive lock: holders, who share the lock, could not come
+// while the last of the others takes the directory away.
 
 func (r *repo) useResource(key, holder string) Resource {
 	return Resource{
@@ -36,11 +38,7 @@ func (p *Pristine) Acquire(ctx context.Context, holder string) error {
 
 // use makes the mark that the ledger has been told of. The caller has the tree.
 func (r *repo) use(key, holder string) error {
-	dir := r.treePath(key + ".use")
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return diskError(opPristine, "the tree cannot be marked as in use", err)
-	}
-	f, err := os.OpenFile(dir+"/"+holder, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(r.treePath(key+".use")+"/"+holder, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return diskError(opPristine, "the tree cannot be marked as in use", err)
 	}
@@ -74,12 +72,11 @@ func (c *Cache) ReleasePristine(_ context.Context, id policy.RepositoryID, key, 
 }
 
 func (r *repo) unuse(key, holder string) error {
-	dir := r.treePath(key + ".use")
-	if err := os.Remove(dir + "/" + holder); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Remove(r.treePath(key+".use") + "/" + holder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	_ = os.Remove(dir) // while others hold it, it is not empty
-	return nil
+	return err
 }
 
 func checkKey(key string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -165,7 +166,8 @@ func (r *repo) checkoutNew(ctx context.Context, p policy.RepositoryPoint, dir st
 	return r.checkout(ctx, p, dir, l)
 }
 
-// publish makes the tree durable before anything says that it is complete.
+// publish makes the tree, and the directory of its holders, durable before
+// anything says that it is complete.
 func (r *repo) publish(ctx context.Context, name, key string, m marker) error {
 	tmp, final := r.treePath(name), r.treePath(key)
 	err := syncFS(tmp)
@@ -174,6 +176,11 @@ func (r *repo) publish(ctx context.Context, name, key string, m marker) error {
 	}
 	if err == nil {
 		err = os.Rename(tmp, final)
+	}
+	if err == nil {
+		if err = os.Mkdir(final+".use", 0o700); errors.Is(err, fs.ErrExist) {
+			err = nil // holders of the tree that this one replaces
+		}
 	}
 	if err == nil {
 		err = syncDir(filepath.Dir(final))
