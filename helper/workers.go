@@ -341,11 +341,13 @@ func (l *Local) openProcess(r ledger.Resource) *os.File {
 		return nil
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	if l.privileged && !l.holdsLock(ident.PID, policy.WorkerID(r.Attrs["worker"])) {
+	if startTime(ident.PID) != ident.StartTime || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
 		f.Close()
 		return nil
 	}
-	if startTime(ident.PID) != ident.StartTime || unix.PidfdSendSignal(fd, 0, nil, 0) != nil {
+	// Only then: a recycled pid's descriptors are nobody's business, and one of
+	// them may lie on a file system that does not answer.
+	if l.privileged && !l.holdsLock(ident.PID, policy.WorkerID(r.Attrs["worker"])) {
 		f.Close()
 		return nil
 	}
