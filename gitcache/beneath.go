@@ -101,13 +101,13 @@ func writeIndex(tree *os.File, x *index.Index) error {
 	return unix.UtimesNanoAt(int(git.Fd()), "index", []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// readAllSized reads a regular file of known size in one go.
-func readAllSized(f *os.File) ([]byte, error) {
+// readRegular reads a regular file of at most max bytes in one go.
+func readRegular(f *os.File, max int64) ([]byte, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() || st.Size() > 1<<31 {
+	if !st.Mode().IsRegular() || st.Size() > max {
 		return nil, &fs.PathError{Op: "read", Path: f.Name(), Err: errors.New("not a regular file of sensible size")}
 	}
 	b := make([]byte, st.Size())

@@ -197,7 +197,7 @@ func readIndex(tree *os.File) (*index.Index, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := readAllSized(f)
+	b, err := readRegular(f, 1<<31)
 	if err != nil {
 		return nil, err
 	}

@@ -94,12 +94,5 @@ func readBeneath(top *os.File, path string, max int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > max {
-		return nil, unix.EFBIG
-	}
-	return readAllSized(f)
+	return readRegular(f, max)
 }

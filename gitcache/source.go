@@ -2,7 +2,6 @@ package gitcache
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -234,12 +233,5 @@ func readSmall(path string, max int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > max {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a small regular file")}
-	}
-	return io.ReadAll(io.LimitReader(f, max))
+	return readRegular(f, max)
 }

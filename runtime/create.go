@@ -422,15 +422,7 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "the network mode host is not allowed in this Runtime").
 			WithHint("Set sandbox.allow_host_network in config.toml.")
 	}
-	strategy := string(req.Strategy)
-	if strategy == "" {
-		strategy = r.config.Defaults.Strategy
-	}
-	var err error
-	if c.strategy, err = policy.ParseStrategy(strategy); err != nil {
-		return nil, err
-	}
-	if c.dirty, err = policy.ParseDirtyStatePolicy(string(req.DirtyState)); err != nil {
+	if err := r.choose(c, req.Strategy, req.DirtyState); err != nil {
 		return nil, err
 	}
 	for _, q := range req.Repositories {
@@ -448,6 +440,20 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 		c.repos = append(c.repos, repo)
 	}
 	return c, nil
+}
+
+// choose sets how the trees are made and what becomes of uncommitted changes, by
+// the configuration where the request leaves them open.
+func (r *Runtime) choose(c *creation, strategy policy.StrategyName, dirty policy.DirtyStatePolicy) error {
+	if strategy == "" {
+		strategy = policy.StrategyName(r.config.Defaults.Strategy)
+	}
+	var err error
+	if c.strategy, err = policy.ParseStrategy(string(strategy)); err != nil {
+		return err
+	}
+	c.dirty, err = policy.ParseDirtyStatePolicy(string(dirty))
+	return err
 }
 
 // sandboxDefaults fills what the request leaves open from the configuration.

@@ -135,15 +135,7 @@ func (r *Runtime) runCreation(ctx context.Context, req RunRequest, src gitcache.
 	if req.Keep {
 		c.cleanup = policy.CleanupPolicy{Mode: policy.KeepUntil}
 	}
-	strategy := string(req.Strategy)
-	if strategy == "" {
-		strategy = r.config.Defaults.Strategy
-	}
-	var err error
-	if c.strategy, err = policy.ParseStrategy(strategy); err != nil {
-		return nil, err
-	}
-	if c.dirty, err = policy.ParseDirtyStatePolicy(string(req.DirtyState)); err != nil {
+	if err := r.choose(c, req.Strategy, req.DirtyState); err != nil {
 		return nil, err
 	}
 	scope, err := policy.ParseScope(req.Scope)
