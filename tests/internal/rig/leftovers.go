@@ -14,7 +14,8 @@ import (
 
 // Leftovers lists what a Runtime root holds that should be gone once no
 // workspace is kept and nothing runs: everything but the cache's mirrors and
-// complete pristine trees. An absent root has none.
+// complete pristine trees, each with the empty directory of its holders. An
+// absent root has none.
 func Leftovers(root string) ([]string, error) {
 	if _, err := os.Lstat(root); os.IsNotExist(err) {
 		return nil, nil
@@ -53,9 +54,15 @@ func cacheLeftovers(root, repo string) []string {
 			found = append(found, dir+"/"+sub+"/"+n)
 		}
 	}
-	for _, n := range names(filepath.Join(root, dir, "trees")) {
-		if strings.HasPrefix(n, ".") || strings.HasSuffix(n, ".use") {
-			found = append(found, dir+"/trees/"+n)
+	trees := filepath.Join(dir, "trees")
+	for _, n := range names(filepath.Join(root, trees)) {
+		tree, isHolders := strings.CutSuffix(n, ".use")
+		if _, err := os.Lstat(filepath.Join(root, trees, tree)); err != nil || strings.HasPrefix(n, ".") {
+			found = append(found, trees+"/"+n)
+		} else if isHolders {
+			for _, holder := range names(filepath.Join(root, trees, n)) {
+				found = append(found, trees+"/"+n+"/"+holder)
+			}
 		}
 	}
 	if b, err := os.ReadFile(filepath.Join(root, dir, "bare.git/packed-refs")); err == nil && strings.Contains(string(b), " refs/yoi/pins/") {
