@@ -110,6 +110,14 @@ func (c *Client) WorkspaceEvidence(ctx context.Context, id policy.AllocationID) 
 	return get[runtime.Evidence](ctx, c, path, nil)
 }
 
+func (c *Client) WorkspaceDisk(ctx context.Context, id policy.AllocationID) (runtime.DiskUsage, error) {
+	path, err := item("allocation", workspaces, id, "/disk")
+	if err != nil {
+		return runtime.DiskUsage{}, err
+	}
+	return get[runtime.DiskUsage](ctx, c, path, nil)
+}
+
 func (c *Client) RemoveWorkspace(ctx context.Context, id policy.AllocationID, req runtime.RemoveWorkspaceRequest) (runtime.Workspace, error) {
 	path, err := item("allocation", workspaces, id, "/cleanup")
 	if err != nil {

@@ -62,6 +62,14 @@ func (c *call) getEvidence() error {
 	return c.reply(http.StatusOK, ev)
 }
 
+func (c *call) getWorkspaceDisk() error {
+	u, err := c.svc.WorkspaceDisk(c.ctx, policy.AllocationID(c.id))
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, u)
+}
+
 func (c *call) removeWorkspace() error {
 	var req runtime.RemoveWorkspaceRequest
 	if err := c.body(&req, true); err != nil {

@@ -44,6 +44,7 @@ func routes() []route {
 		{method: "POST", path: "/v1/execution-workspaces", operation: "createWorkspace", keyed: true, handle: (*call).createWorkspace},
 		{method: "GET", path: "/v1/execution-workspaces/{id}", operation: "getWorkspace", handle: (*call).getWorkspace},
 		{method: "GET", path: "/v1/execution-workspaces/{id}/evidence", operation: "getEvidence", handle: (*call).getEvidence},
+		{method: "GET", path: "/v1/execution-workspaces/{id}/disk", operation: "getWorkspaceDisk", handle: (*call).getWorkspaceDisk},
 		{method: "POST", path: "/v1/execution-workspaces/{id}/cleanup", operation: "removeWorkspace", handle: (*call).removeWorkspace},
 
 		{method: "GET", path: "/v1/workers", operation: "listWorkers", query: append(page, "allocation_id"), handle: (*call).listWorkers},

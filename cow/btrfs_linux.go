@@ -132,6 +132,20 @@ func cstring(b []byte) string {
 	return string(s)
 }
 
+// subvolumeSince is when the subvolume that fd is the top of was made, by its
+// file system's clock in nanoseconds; 0 if that is not known. It is the otime of
+// struct btrfs_ioctl_get_subvol_info_args.
+func subvolumeSince(fd int) int64 {
+	var a [504]byte
+	if ioctlPtr(fd, iocGetSubvolInfo, unsafe.Pointer(&a)) != nil {
+		return 0
+	}
+	// Behind the identity: uuid, parent_uuid, received_uuid, four transaction ids,
+	// and ctime; struct btrfs_ioctl_timespec is 16 bytes, its padding included.
+	const at = 8 + 256 + 4*8 + 3*16 + 4*8 + 16
+	return int64(binary.NativeEndian.Uint64(a[at:]))*1e9 + int64(binary.NativeEndian.Uint32(a[at+8:]))
+}
+
 // subvolumeUUID reads struct btrfs_ioctl_get_subvol_info_args, whose uuid
 // follows treeid, name[256], parent_id, dirid, generation and flags.
 func subvolumeUUID(fd int) (string, error) {

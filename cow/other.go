@@ -53,3 +53,21 @@ func RemoveTree(context.Context, *os.File, string, RemoveOptions) error {
 
 // SubvolumeUUID is not possible on this platform.
 func SubvolumeUUID(*os.File) (string, error) { return "", unsupported("cow.subvolume_uuid") }
+
+// Usage is what trees occupy.
+type Usage struct {
+	Referenced, Exclusive, Inodes int64
+	Partial                       bool
+}
+
+// Meter adds nothing up on this platform.
+type Meter struct{}
+
+// NewMeter returns an empty account.
+func NewMeter() *Meter { return &Meter{} }
+
+// Usage is empty.
+func (*Meter) Usage() Usage { return Usage{} }
+
+// Add is not possible on this platform.
+func (*Meter) Add(context.Context, *os.File, string) error { return unsupported("cow.usage") }

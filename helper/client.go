@@ -272,6 +272,11 @@ func (r *Remote) HasNewObjects(ctx context.Context, req MaterializeRequest) (boo
 	return body.New, err
 }
 
+func (r *Remote) Usage(ctx context.Context, id policy.AllocationID) (res UsageResult, err error) {
+	err = r.callPlain(ctx, opUsage, allocationBody{id}, &res)
+	return res, err
+}
+
 func (r *Remote) Remove(ctx context.Context, req RemoveRequest) error {
 	return r.callPlain(ctx, opRemove, req, nil)
 }

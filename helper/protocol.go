@@ -40,6 +40,8 @@ type Helper interface {
 	// HasNewObjects reports whether an allocation's private git directories hold
 	// objects of their own: without any, no commit can be lost.
 	HasNewObjects(ctx context.Context, req MaterializeRequest) (bool, error)
+	// Usage says what an allocation's own directories occupy.
+	Usage(ctx context.Context, id policy.AllocationID) (UsageResult, error)
 	// Remove takes an allocation and its Workers' records away.
 	Remove(ctx context.Context, req RemoveRequest) error
 	// Recover removes what dead writers left behind, and adopts live Workers.
@@ -255,6 +257,7 @@ const (
 	opRemove      = "remove"
 	opRecover     = "recover"
 	opCancel      = "cancel"
+	opUsage       = "usage"
 )
 
 // request is one message to the helper. Its descriptors travel beside it.

@@ -284,10 +284,14 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 			return nil, nil, err
 		}
 		return nil, nil, h.Remove(ctx, body)
-	case opKeep:
+	case opKeep, opUsage:
 		var body allocationBody
 		if err := decodeBody(req.Body, &body); err != nil {
 			return nil, nil, err
+		}
+		if req.Op == opUsage {
+			u, err := h.Usage(ctx, body.AllocationID)
+			return u, nil, err
 		}
 		return nil, nil, h.Keep(ctx, body.AllocationID)
 	case opWait, opSignal, opKill:

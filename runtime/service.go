@@ -29,6 +29,8 @@ type Service interface {
 	ListWorkspaces(ctx context.Context, f ListFilter) (WorkspaceList, error)
 	GetWorkspace(ctx context.Context, id policy.AllocationID) (Workspace, error)
 	WorkspaceEvidence(ctx context.Context, id policy.AllocationID) (Evidence, error)
+	// WorkspaceDisk measures what a workspace occupies now: it looks at each file.
+	WorkspaceDisk(ctx context.Context, id policy.AllocationID) (DiskUsage, error)
 	RemoveWorkspace(ctx context.Context, id policy.AllocationID, req RemoveWorkspaceRequest) (Workspace, error)
 
 	SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Worker, error)

@@ -89,9 +89,9 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 func (a *app) wsList() *cobra.Command {
 	var f runtime.ListFilter
 	var workspace, repo string
-	var all bool
+	var all, disk bool
 	c := &cobra.Command{
-		Use: "list", Short: "List Execution Workspaces that exist, newest first", Example: "  yoi ws list --status active\n  yoi ws list --all", Aliases: []string{"ls"},
+		Use: "list", Short: "List Execution Workspaces that exist, newest first", Example: "  yoi ws list --status active\n  yoi ws list --all\n  yoi ws list --disk", Aliases: []string{"ls"},
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.WorkspaceID, f.RepositoryID = policy.WorkspaceID(workspace), policy.RepositoryID(repo)
@@ -105,6 +105,9 @@ func (a *app) wsList() *cobra.Command {
 				page, err := list(cmd.Context(), f)
 				if err != nil {
 					return err
+				}
+				if disk {
+					return a.listMeasured(cmd.Context(), s, page)
 				}
 				if a.json {
 					return a.printJSON(page)
@@ -125,6 +128,7 @@ func (a *app) wsList() *cobra.Command {
 	fl.StringVar(&workspace, "workspace-id", "", "only of this project `ID`")
 	fl.StringVar(&repo, "repo", "", "only with this repository `ID`")
 	fl.BoolVar(&all, "all", false, "those that were removed, too")
+	fl.BoolVar(&disk, "disk", false, "measure what each occupies (looks at every file)")
 	a.pageFlags(c, &f)
 	return c
 }
@@ -207,8 +211,9 @@ func (a *app) showWorkspace(w runtime.Workspace) error {
 }
 
 func (a *app) wsShow() *cobra.Command {
-	return &cobra.Command{
-		Use: "show ID", Short: "Show one Execution Workspace", Example: "  yoi ws show ws-0123456789abcdef",
+	var disk bool
+	c := &cobra.Command{
+		Use: "show ID", Short: "Show one Execution Workspace", Example: "  yoi ws show ws-0123456789abcdef\n  yoi ws show --disk ws-0123456789abcdef",
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			return a.with(cmd.Context(), func(s runtime.Service) error {
@@ -216,10 +221,15 @@ func (a *app) wsShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if disk {
+					return a.showMeasured(cmd.Context(), s, w)
+				}
 				return a.showWorkspace(w)
 			})
 		},
 	}
+	c.Flags().BoolVar(&disk, "disk", false, "measure what it occupies (looks at every file)")
+	return c
 }
 
 func (a *app) wsEvidence() *cobra.Command {

@@ -138,6 +138,10 @@ func (s *Service) WorkspaceEvidence(ctx context.Context, id policy.AllocationID)
 	return Evidence(), s.enter(ctx, "WorkspaceEvidence", string(id), nil)
 }
 
+func (s *Service) WorkspaceDisk(ctx context.Context, id policy.AllocationID) (runtime.DiskUsage, error) {
+	return runtime.DiskUsage{AllocationID: Allocation, ReferencedBytes: 5 << 20, ExclusiveBytes: 1 << 20, Inodes: 42, Partial: true, MeasuredAt: Then}, s.enter(ctx, "WorkspaceDisk", string(id), nil)
+}
+
 func (s *Service) RemoveWorkspace(ctx context.Context, id policy.AllocationID, req runtime.RemoveWorkspaceRequest) (runtime.Workspace, error) {
 	ws := Workspace()
 	ws.Status = runtime.WorkspaceRemoved

@@ -208,6 +208,7 @@ func TestAnswersHoldNoHostPath(t *testing.T) {
 		"workspace":  func() (any, error) { return c.GetWorkspace(ctx, ws.ID) },
 		"workspaces": func() (any, error) { return c.ListWorkspaces(ctx, runtime.ListFilter{}) },
 		"evidence":   func() (any, error) { return c.WorkspaceEvidence(ctx, ws.ID) },
+		"disk":       func() (any, error) { return c.WorkspaceDisk(ctx, ws.ID) },
 		"worker":     func() (any, error) { return c.GetWorker(ctx, w.ID) },
 		"workers":    func() (any, error) { return c.ListWorkers(ctx, runtime.ListFilter{}) },
 		"gc":         func() (any, error) { return c.GC(ctx, runtime.GCRequest{}) },
