@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -66,7 +67,7 @@ func checkContentType(h http.Header) error {
 // net/http lifts the deadline, to watch for a client that goes away; without an
 // end it bounds also what net/http drains.
 func (c *call) readBody() ([]byte, error) {
-	most := c.srv.opt.MaxBody
+	most := cmp.Or(c.route.most, c.srv.opt.MaxBody)
 	tooLarge := func() error {
 		return policy.Errorf(policy.CodeRequestTooLarge, "api.decode", "the body is larger than %d bytes", most)
 	}

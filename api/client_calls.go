@@ -86,6 +86,23 @@ func (c *Client) Resolve(ctx context.Context, req runtime.ResolveRequest) (runti
 	return post[runtime.ResolveResult](ctx, c, "/v1/resolve", "", req)
 }
 
+func (c *Client) AddPatch(ctx context.Context, req runtime.AddPatchRequest) (runtime.Patch, error) {
+	return post[runtime.Patch](ctx, c, "/v1/patches", "", req)
+}
+
+func (c *Client) ListPatches(ctx context.Context) ([]runtime.Patch, error) {
+	list, err := get[patchList](ctx, c, "/v1/patches", nil)
+	return list.Items, err
+}
+
+func (c *Client) RemovePatch(ctx context.Context, digest policy.PatchDigest) error {
+	digits, err := digest.Hex()
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, request{method: "DELETE", path: "/v1/patches/" + digits}, nil)
+}
+
 func (c *Client) CreateWorkspace(ctx context.Context, req runtime.CreateWorkspaceRequest) (runtime.Workspace, error) {
 	return post[runtime.Workspace](ctx, c, "/v1/execution-workspaces", req.IdempotencyKey, req)
 }

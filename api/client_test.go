@@ -29,6 +29,7 @@ func TestClientIsTheService(t *testing.T) {
 		reflect.TypeFor[policy.RepositoryID](): servicetest.Repository,
 		reflect.TypeFor[policy.AllocationID](): servicetest.Allocation,
 		reflect.TypeFor[policy.WorkerID]():     servicetest.Worker,
+		reflect.TypeFor[policy.PatchDigest]():  servicetest.Patch,
 	}
 	service := reflect.TypeFor[runtime.Service]()
 	for i := range service.NumMethod() {

@@ -25,6 +25,9 @@ func textIsUTF8(v reflect.Value) bool {
 	case reflect.Pointer, reflect.Interface:
 		return v.IsNil() || textIsUTF8(v.Elem())
 	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return true // base64
+		}
 		for i := range v.Len() {
 			if !textIsUTF8(v.Index(i)) {
 				return false

@@ -101,6 +101,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{},
 		"GCReport": runtime.GCReport{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
+		"Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{},
 	}
 	requests := map[string]any{
 		"AddRepositoryRequest": runtime.AddRepositoryRequest{}, "Selector": policy.Selector{}, "ResolveRequest": runtime.ResolveRequest{},
@@ -108,6 +109,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"Limits": policy.Limits{}, "SandboxPolicy": policy.SandboxPolicy{}, "CreateWorkspaceRequest": runtime.CreateWorkspaceRequest{},
 		"RemoveWorkspaceRequest": runtime.RemoveWorkspaceRequest{}, "SpawnWorkerRequest": runtime.SpawnWorkerRequest{},
 		"SignalRequest": runtime.SignalRequest{}, "StopRequest": runtime.StopRequest{}, "GCRequest": runtime.GCRequest{},
+		"AddPatchRequest": runtime.AddPatchRequest{},
 	}
 	schemas := document(t, false).Components.Schemas
 	for name := range schemas {
@@ -168,9 +170,12 @@ var examples = map[string]example{
 	"removeRepository": {path: "/v1/repositories/hello"},
 	"fetchRepository":  {path: "/v1/repositories/hello/fetch"},
 	"resolve":          {"/v1/resolve", `{"repository_id":"hello","selector":{"kind":"branch","value":"main"},"scope":["src"]}`},
+	"listPatches":      {path: "/v1/patches"},
+	"addPatch":         {"/v1/patches", `{"content":"ZGlmZg=="}`},
+	"removePatch":      {path: "/v1/patches/3333333333333333333333333333333333333333333333333333333333333333"},
 	"listWorkspaces":   {path: "/v1/execution-workspaces?workspace_id=default&repository_id=hello&status=active&limit=3&after=x"},
 	"createWorkspace": {"/v1/execution-workspaces", `{"workspace_id":"default","repositories":[{"repository_id":"hello",
-		"selector":{},"scope":["src"],"branch":"b"}],"strategy":"auto","dirty_state_policy":"clean_point_only",
+		"selector":{},"scope":["src"],"branch":"b","patch":"sha256:3333333333333333333333333333333333333333333333333333333333333333"}],"strategy":"auto","dirty_state_policy":"clean_point_only",
 		"cleanup_policy":{"mode":"keep_for","for":1,"discard_uncollected":true},"sandbox_policy":{"root":"system",
 		"network":{"mode":"none"},"seccomp":"strict","seccomp_allow":["ptrace"],"limits":{"nice":1},"env":{"A":"b"}},
 		"idempotency_key":"k"}`},

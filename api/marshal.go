@@ -34,6 +34,9 @@ func filled(v reflect.Value) reflect.Value {
 		p.Elem().Set(filled(v.Elem()))
 		return p
 	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 && !v.IsNil() {
+			return v // megabytes of a patch, byte by byte
+		}
 		s := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
 		for i := range v.Len() {
 			s.Index(i).Set(filled(v.Index(i)))

@@ -21,7 +21,9 @@ type route struct {
 	keyed, once bool
 	// waits marks operations that may last as long as a Worker does. They end
 	// when the daemon shuts down; the others are let finish.
-	waits  bool
+	waits bool
+	// most bounds the body; 0 is Options.MaxBody.
+	most   int64
 	handle func(*call) error
 }
 
@@ -39,6 +41,10 @@ func routes() []route {
 		{method: "DELETE", path: "/v1/repositories/{id}", operation: "removeRepository", handle: (*call).removeRepository},
 		{method: "POST", path: "/v1/repositories/{id}/fetch", operation: "fetchRepository", handle: (*call).fetchRepository},
 		{method: "POST", path: "/v1/resolve", operation: "resolve", handle: (*call).resolve},
+
+		{method: "GET", path: "/v1/patches", operation: "listPatches", handle: (*call).listPatches},
+		{method: "POST", path: "/v1/patches", operation: "addPatch", most: maxPatchBody, handle: (*call).addPatch},
+		{method: "DELETE", path: "/v1/patches/{id}", operation: "removePatch", handle: (*call).removePatch},
 
 		{method: "GET", path: "/v1/execution-workspaces", operation: "listWorkspaces", query: page, handle: (*call).listWorkspaces},
 		{method: "POST", path: "/v1/execution-workspaces", operation: "createWorkspace", keyed: true, handle: (*call).createWorkspace},

@@ -60,6 +60,14 @@ const (
 	CodeShallowSource          Code = "shallow_source"
 	CodePathCaseCollision      Code = "path_case_collision"
 	CodeDirtyPolicyUnsupported Code = "dirty_policy_unsupported"
+	CodePatchInvalid           Code = "patch_invalid"
+	CodePatchEscapes           Code = "patch_escapes"
+	CodePatchSubmodule         Code = "patch_submodule"
+	CodePatchTooLarge          Code = "patch_too_large"
+	CodePatchNotApplied        Code = "patch_not_applied"
+	CodePatchUnknown           Code = "patch_unknown"
+	CodePatchCorrupt           Code = "patch_corrupt"
+	CodeNestedRepository       Code = "nested_repository"
 
 	CodeStrategyUnknown     Code = "strategy_unknown"
 	CodeStrategyUnsupported Code = "strategy_unsupported"
@@ -188,6 +196,14 @@ var catalog = []Info{
 	{CodeShallowSource, 200, "The source is a shallow clone: history is cut", "Run git fetch --unshallow in the source for the whole history."},
 	{CodePathCaseCollision, 422, "Two paths differ only in case on a case-folding file system", "Use a case-sensitive directory for the Runtime root."},
 	{CodeDirtyPolicyUnsupported, 422, "The dirty-state policy is not possible here", "Use clean_point_only."},
+	{CodePatchInvalid, 422, "The patch is malformed", "Make it with: git diff --binary HEAD."},
+	{CodePatchEscapes, 422, "The patch names a path outside the tree", "Do not use this patch: no git diff writes such a path."},
+	{CodePatchSubmodule, 422, "The patch reaches into a submodule", "Leave submodules out: git diff --binary --ignore-submodules HEAD."},
+	{CodePatchTooLarge, 413, "The patch is too large", "Commit the change and select the commit, or split the patch."},
+	{CodePatchNotApplied, 409, "The patch does not apply to the point", "Select the commit that it was made from, or make it anew."},
+	{CodePatchUnknown, 404, "No such patch is stored", "Store it first: yoi patch add FILE."},
+	{CodePatchCorrupt, 500, "The stored patch does not have its digest", "Remove it and store it anew: yoi patch rm, yoi patch add."},
+	{CodeNestedRepository, 200, "A repository lies inside the working tree", "Its files come along, its git directory does not."},
 
 	{CodeStrategyUnknown, 400, "No such materialization strategy", "See yoi doctor for the strategies."},
 	{CodeStrategyUnsupported, 422, "The strategy is not possible on this file system", "Use --strategy auto, or a file system that has it: yoi doctor."},

@@ -43,6 +43,8 @@ type creation struct {
 	undo []func(context.Context) error
 	// clean is the search for uncommitted changes, which goes on beside the steps.
 	clean []<-chan error
+	// dirtyStates are the uncommitted changes that came along.
+	dirtyStates []DirtyState
 }
 
 type creationRepo struct {
@@ -52,6 +54,7 @@ type creationRepo struct {
 	branch   string
 	point    policy.RepositoryPoint
 	tree     *gitcache.Pristine
+	patch    *storedPatch // nil without one
 }
 
 // create takes a request to a recorded Execution Workspace: policy, points,
@@ -71,6 +74,7 @@ func (r *Runtime) create(ctx context.Context, c *creation) (registry.Allocation,
 		{"materialize", c.materialize},
 		{"git", c.gitDirs},
 		{"clean", c.joinClean},
+		{"apply", c.apply},
 		{"record", func(ctx context.Context) (err error) { a, err = c.record(ctx); return err }},
 	} {
 		t := time.Now()
@@ -128,14 +132,8 @@ func (c *creation) checkPolicy(context.Context) error {
 	case c.dirty == policy.DirectLegacyMount || c.strategy == policy.StrategyDirect:
 		return policy.Errorf(policy.CodePolicyInvalid, op, "the strategy %s and the dirty-state policy %s contradict each other", c.strategy, c.dirty)
 	}
-	switch c.dirty {
-	case policy.CleanPointOnly:
-	case policy.DirectLegacyMount:
-		if len(c.repos) != 1 || !isLocal(c.repos[0].source) || len(c.repos[0].scope) > 0 || c.repos[0].branch != "" {
-			return policy.Errorf(policy.CodePolicyInvalid, op, "direct_legacy_mount takes one whole local repository")
-		}
-	default:
-		return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "the dirty-state policy %s is not possible in this version", c.dirty)
+	if err := c.checkDirty(); err != nil {
+		return err
 	}
 	for _, repo := range c.repos {
 		if err := c.r.checkSource(repo.source); err != nil {
@@ -170,7 +168,9 @@ func (c *creation) resolve(ctx context.Context) error {
 	warm := true
 	for i := range c.repos {
 		repo := &c.repos[i]
-		c.lookForChanges(ctx, repo.source)
+		if c.mustBeClean(repo) {
+			c.lookForChanges(ctx, repo.source)
+		}
 		point, warnings, err := c.r.cache.Resolve(ctx, repo.source, repo.selector, gitcache.ResolveOptions{Scope: repo.scope})
 		if err != nil {
 			_ = c.joinClean(ctx) // the selector's fault goes first
@@ -196,9 +196,6 @@ func treeKey(p policy.RepositoryPoint) string {
 }
 
 func (c *creation) lookForChanges(ctx context.Context, src gitcache.Source) {
-	if c.dirty != policy.CleanPointOnly || !isLocal(src) {
-		return
-	}
 	found := make(chan error, 1)
 	c.clean = append(c.clean, found)
 	go func() { found <- c.r.cache.CheckClean(ctx, src) }()
@@ -363,6 +360,11 @@ func (c *creation) allocation() registry.Allocation {
 		a.MaterializerKind = t.Strategy
 		a.RepositoryPoints = append(a.RepositoryPoints, c.repos[i].point)
 		m := registry.Mount{RepositoryID: t.RepositoryID, Target: workspacePath(t.RepositoryID), Strategy: t.Strategy, Tree: t.TreeKey}
+		for _, d := range c.dirtyStates {
+			if d.RepositoryID == t.RepositoryID {
+				m.BaseTree = d.TreeID
+			}
+		}
 		a.Mounts = append(a.Mounts, m)
 		if t.TreeKey != "" {
 			a.SourceCacheRefs = append(a.SourceCacheRefs, rootdir.Tree(t.RepositoryID, t.TreeKey))
@@ -385,7 +387,7 @@ func (r *Runtime) newEvidence(a registry.Allocation, c *creation) (Evidence, err
 	return Evidence{
 		Version: 1, RuntimeID: r.id, AllocationID: a.ID, WorkspaceID: a.WorkspaceID,
 		Points: a.RepositoryPoints, Strategy: a.MaterializerKind, StrategyReason: a.StrategyReason,
-		DirtyState: a.DirtyStatePolicy, SandboxPolicy: p, SandboxDigest: a.SandboxPolicy.Digest(),
+		DirtyState: a.DirtyStatePolicy, Changes: c.dirtyStates, SandboxPolicy: p, SandboxDigest: a.SandboxPolicy.Digest(),
 		SeccompDigest: digest(filter), Cleanup: a.CleanupPolicy, Ancestor: a.Ancestor, CreatedAt: a.CreatedAt,
 		Files: c.made.Files, Bytes: c.made.Bytes, Timings: c.timings, Diagnostics: a.Diagnostics,
 	}, nil
@@ -436,6 +438,11 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 		}
 		if repo.scope, err = policy.ParseScope(q.Scope); err != nil {
 			return nil, err
+		}
+		if q.Patch != "" {
+			if repo.patch, err = r.readPatch(q.Patch); err != nil {
+				return nil, err
+			}
 		}
 		c.repos = append(c.repos, repo)
 	}

@@ -149,6 +149,15 @@ func (r *Runtime) runCreation(ctx context.Context, req RunRequest, src gitcache.
 		return nil, err
 	}
 	c.repos = []creationRepo{{source: src, selector: sel, scope: scope, branch: req.Branch}}
+	switch {
+	case req.PatchContent != nil:
+		c.repos[0].patch, err = checkedPatch(req.PatchContent)
+	case req.Patch != "":
+		c.repos[0].patch, err = r.readPatch(req.Patch)
+	}
+	if err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 

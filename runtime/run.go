@@ -23,6 +23,10 @@ type RunRequest struct {
 	Branch     string
 	Strategy   policy.StrategyName
 	DirtyState policy.DirtyStatePolicy
+	// Patch is for patch_artifact: the digest of a stored patch, or PatchContent
+	// holds one that is not stored.
+	Patch        policy.PatchDigest
+	PatchContent []byte
 	// Sandbox holds --network, --seccomp, --limit, --timeout and --env.
 	Sandbox     policy.SandboxPolicy
 	RelativeCwd string

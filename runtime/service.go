@@ -25,6 +25,11 @@ type Service interface {
 	RemoveRepository(ctx context.Context, id policy.RepositoryID) error
 	Resolve(ctx context.Context, req ResolveRequest) (ResolveResult, error)
 
+	// AddPatch stores a git diff for the dirty-state policy patch_artifact.
+	AddPatch(ctx context.Context, req AddPatchRequest) (Patch, error)
+	ListPatches(ctx context.Context) ([]Patch, error)
+	RemovePatch(ctx context.Context, digest policy.PatchDigest) error
+
 	CreateWorkspace(ctx context.Context, req CreateWorkspaceRequest) (Workspace, error)
 	ListWorkspaces(ctx context.Context, f ListFilter) (WorkspaceList, error)
 	GetWorkspace(ctx context.Context, id policy.AllocationID) (Workspace, error)
@@ -111,6 +116,38 @@ type RepositoryRequest struct {
 	Scope        []string            `json:"scope,omitempty"`
 	// Branch makes HEAD a synthetic branch of that name; "" detaches HEAD.
 	Branch string `json:"branch,omitempty"`
+	// Patch is the digest of a stored patch, for patch_artifact.
+	Patch policy.PatchDigest `json:"patch,omitempty"`
+}
+
+// AddPatchRequest holds the output of git diff --binary; base64 in JSON.
+type AddPatchRequest struct {
+	Content []byte `json:"content"`
+}
+
+// Patch is a stored patch. Its digest is its name.
+type Patch struct {
+	Digest  policy.PatchDigest `json:"digest"`
+	Bytes   int64              `json:"bytes"`
+	Files   int                `json:"files,omitempty"` // said when it is added
+	AddedAt time.Time          `json:"added_at"`
+}
+
+// DirtyState is evidence of the uncommitted changes that came along in one
+// repository.
+type DirtyState struct {
+	RepositoryID policy.RepositoryID     `json:"repository_id"`
+	Kind         policy.DirtyStatePolicy `json:"kind"`
+	// Digest is "sha256:…" of the patch, or of the tree that was taken.
+	Digest string `json:"digest"`
+	Files  int    `json:"files"` // that the patch touches, or that were taken
+	Bytes  int64  `json:"bytes"` // of the patch, or of the files
+	// TreeID is what git makes of the point and the changes, and ChangedPaths how
+	// many of its paths differ from the point's; a workspace that lives only as
+	// long as its command is not asked.
+	TreeID       string    `json:"tree_id,omitempty"`
+	ChangedPaths int       `json:"changed_paths,omitempty"`
+	CreatedAt    time.Time `json:"created_at"`
 }
 
 // CreateWorkspaceRequest asks for an Execution Workspace.
@@ -190,6 +227,7 @@ type Evidence struct {
 	Strategy       policy.StrategyName      `json:"materializer_kind"`
 	StrategyReason string                   `json:"strategy_reason"`
 	DirtyState     policy.DirtyStatePolicy  `json:"dirty_state_policy"`
+	Changes        []DirtyState             `json:"dirty_state,omitempty"`
 	SandboxPolicy  policy.SandboxPolicy     `json:"sandbox_policy"` // without environment values
 	SandboxDigest  string                   `json:"sandbox_policy_digest"`
 	SeccompDigest  string                   `json:"seccomp_digest"`

@@ -139,7 +139,7 @@ func (r *Runtime) uncollected(ctx context.Context, a registry.Allocation) (*poli
 
 func uncollectedWork(a registry.Allocation, work []Work) *policy.Diagnostic {
 	for _, w := range work {
-		if w.CommitCount > 0 || w.ChangedPaths > 0 {
+		if (w.CommitCount > 0 || w.ChangedPaths > 0) && !broughtAlong(a, w) {
 			return policy.Errorf(policy.CodeUncollectedWork, "runtime.cleanup", "%s holds %d uncollected commits and %d changed paths in %s", a.ID, w.CommitCount, w.ChangedPaths, w.RepositoryID).
 				With("repository", string(w.RepositoryID)).With("commits", strconv.Itoa(w.CommitCount)).With("changes", strconv.Itoa(w.ChangedPaths))
 		}
@@ -154,7 +154,7 @@ func (r *Runtime) capture(ctx context.Context, a registry.Allocation, l launch) 
 		return nil, 0, policy.AsDiagnostic(err)
 	}
 	defer pr.Close()
-	l.stdio = [3]*os.File{nil, pw, nil}
+	l.stdio[1] = pw
 	_, launched, err := r.start(ctx, a, l)
 	pw.Close()
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 var errPipe = unix.EPIPE
 
 type runFlags struct {
-	repo, rev, branch, strategy, dirty, cwd string
-	scope, env, limits                      []string
-	network, seccomp                        string
-	timeout                                 time.Duration
-	keep                                    bool
+	repo, rev, branch, strategy, dirty, patch, cwd string
+	scope, env, limits                             []string
+	network, seccomp                               string
+	timeout                                        time.Duration
+	keep                                           bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -42,7 +42,8 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 		Example: `  yoi run -- make
   yoi run --repo ~/src/app --rev v1.2 --scope src -- sh -c 'git log -1 && ./build'
   yoi run --repo https://example.org/app.git --rev branch:main --json -- go test ./...
-  yoi run --keep --branch fix/123 -- agent`,
+  yoi run --keep --branch fix/123 -- agent
+  yoi run --patch wip.patch -- make test`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error { return a.run(cmd, f, argv) },
 	}
@@ -54,6 +55,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringVar(&f.branch, "branch", "", "make HEAD a new branch `NAME` (default: detached)")
 	fl.StringVar(&f.strategy, "strategy", "", "how to make the tree: `NAME` (default auto; see yoi doctor)")
 	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` (default clean_point_only)")
+	fl.StringVar(&f.patch, "patch", "", "apply a git diff: a `FILE`, - for stdin, or a stored patch's sha256:… (implies --dirty patch_artifact)")
 	fl.BoolVar(&f.keep, "keep", false, "keep the workspace; see yoi ws list")
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V`, or pass the caller's K (repeatable)")
 	fl.StringVar(&f.cwd, "cwd", "", "start in `DIRECTORY`, relative to the repository's root")
@@ -130,6 +132,17 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 		return req, err
 	}
 	req.Sandbox.Limits.WallClock = f.timeout
+	if f.patch != "" {
+		if req.DirtyState == "" {
+			req.DirtyState = policy.PatchArtifact
+		}
+		if req.Patch, req.PatchContent, err = patchArgument(f.patch); err != nil {
+			return req, err
+		}
+		if f.patch == "-" {
+			req.Stdin = nil // read to its end
+		}
+	}
 	return req, req.Sandbox.Validate()
 }
 

@@ -17,8 +17,8 @@ func (a *app) wsCommand() *cobra.Command {
 }
 
 type createFlags struct {
-	workspace, rev, branch, strategy, dirty, cleanup, network, seccomp, key string
-	scope, env                                                              []string
+	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key string
+	scope, env                                                                     []string
 }
 
 func (a *app) wsCreate() *cobra.Command {
@@ -35,6 +35,9 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 				return err
 			}
 			return a.with(cmd.Context(), func(s runtime.Service) error {
+				if err := f.addPatch(cmd.Context(), s, &req); err != nil {
+					return err
+				}
 				w, err := s.CreateWorkspace(cmd.Context(), req)
 				if err != nil {
 					return err
@@ -50,6 +53,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringVar(&f.branch, "branch", "", "make HEAD a new branch `NAME` (default: detached)")
 	fl.StringVar(&f.strategy, "strategy", "", "how to make the tree: `NAME` (default auto; see yoi doctor)")
 	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` (default clean_point_only)")
+	fl.StringVar(&f.patch, "patch", "", "apply a git diff to the first REPOSITORY: a `FILE`, - for stdin, or a stored patch's sha256:… (implies --dirty patch_artifact)")
 	fl.StringVar(&f.cleanup, "cleanup", "", "`POLICY` remove_on_stop, keep_on_failure, keep_for:DURATION or keep_until_asked (default)")
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host, where the configuration allows it")

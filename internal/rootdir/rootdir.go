@@ -35,6 +35,7 @@ const (
 	Workspaces = "execution-workspaces"
 	BuildCache = "build-cache"
 	Ledger     = "ledger"
+	Patches    = "patches"
 	Tmp        = "tmp"
 	Trash      = "tmp/trash"
 )

@@ -122,6 +122,18 @@ func (s *Service) Resolve(ctx context.Context, req runtime.ResolveRequest) (runt
 	return runtime.ResolveResult{Point: Point(), Warnings: []policy.Diagnostic{warning()}}, s.enter(ctx, "Resolve", "", req)
 }
 
+func (s *Service) AddPatch(ctx context.Context, req runtime.AddPatchRequest) (runtime.Patch, error) {
+	return Patches()[0], s.enter(ctx, "AddPatch", "", req)
+}
+
+func (s *Service) ListPatches(ctx context.Context) ([]runtime.Patch, error) {
+	return answer(s, Patches(), s.enter(ctx, "ListPatches", "", nil))
+}
+
+func (s *Service) RemovePatch(ctx context.Context, digest policy.PatchDigest) error {
+	return s.enter(ctx, "RemovePatch", string(digest), nil)
+}
+
 func (s *Service) CreateWorkspace(ctx context.Context, req runtime.CreateWorkspaceRequest) (runtime.Workspace, error) {
 	return Workspace(), s.enter(ctx, "CreateWorkspace", "", req)
 }

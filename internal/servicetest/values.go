@@ -13,6 +13,7 @@ const (
 	Repository policy.RepositoryID = "hello"
 	Allocation policy.AllocationID = "ws-0123456789abcdef"
 	Worker     policy.WorkerID     = "wk-0123456789abcdef"
+	Patch      policy.PatchDigest  = "sha256:3333333333333333333333333333333333333333333333333333333333333333"
 	Commit                         = "1111111111111111111111111111111111111111"
 	Tree                           = "2222222222222222222222222222222222222222"
 )
@@ -38,6 +39,10 @@ func Repositories() []runtime.Repository {
 		ID: Repository, Source: "https://example.org/hello.git", CreatedAt: Then, FetchedAt: Then.Add(time.Minute),
 		CacheBytes: 5 << 20, Trees: 2,
 	}}
+}
+
+func Patches() []runtime.Patch {
+	return []runtime.Patch{{Digest: Patch, Bytes: 100, Files: 2, AddedAt: Then}}
 }
 
 func Workspace() runtime.Workspace {
@@ -71,7 +76,11 @@ func Evidence() runtime.Evidence {
 	return runtime.Evidence{
 		Version: 1, RuntimeID: "rt-0123456789abcdef", AllocationID: Allocation, WorkspaceID: "default",
 		Points: []policy.RepositoryPoint{Point()}, Strategy: policy.StrategyReflink, StrategyReason: "the file system clones",
-		DirtyState: policy.CleanPointOnly, SandboxPolicy: sandbox(), SandboxDigest: "sha256:00", SeccompDigest: "sha256:11",
+		DirtyState: policy.CleanPointOnly, Changes: []runtime.DirtyState{{
+			RepositoryID: Repository, Kind: policy.PatchArtifact, Digest: string(Patch), Files: 2, Bytes: 100,
+			TreeID: Tree, ChangedPaths: 2, CreatedAt: Then,
+		}},
+		SandboxPolicy: sandbox(), SandboxDigest: "sha256:00", SeccompDigest: "sha256:11",
 		Cleanup: policy.CleanupPolicy{Mode: policy.RemoveOnStop}, Ancestor: "ws-1111111111111111", CreatedAt: Then,
 		Files: 10, Bytes: 1000, Timings: map[string]time.Duration{"materialize": time.Millisecond},
 		Workers: []runtime.Worker{WorkerRecord()}, Diagnostics: []policy.Diagnostic{warning()},

@@ -38,7 +38,10 @@ type Mount struct {
 	Target   string              `json:"target"`
 	Strategy policy.StrategyName `json:"strategy"`
 	// Tree is the pristine tree's key, "" for a direct mount.
-	Tree     string `json:"tree,omitempty"`
+	Tree string `json:"tree,omitempty"`
+	// BaseTree is the tree id of what the workspace was made with where that is
+	// more than the point: the point and uncommitted changes.
+	BaseTree string `json:"base_tree,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 

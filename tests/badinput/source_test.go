@@ -82,7 +82,7 @@ func TestDirtyPolicies(t *testing.T) {
 	repo := testenv.RepoSmall(t)
 	y := warmed(t, rig.NewPlace(t, "disk", 0), repo.Dir)
 	for name, code := range map[string]policy.Code{
-		"patch_artifact":            policy.CodeDirtyPolicyUnsupported,
+		"patch_artifact":            policy.CodePolicyInvalid, // without a patch
 		"current_worktree_snapshot": policy.CodeDirtyPolicyUnsupported,
 		"whatever":                  policy.CodePolicyInvalid,
 	} {

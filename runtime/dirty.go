@@ -1,0 +1,191 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"strings"
+
+	"yoi.dev/yoi-runtime/gitcache/patch"
+	"yoi.dev/yoi-runtime/ledger/registry"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// checkDirty is the part of checkPolicy that is about uncommitted changes.
+func (c *creation) checkDirty() error {
+	const op = "runtime.create"
+	patches := 0
+	for _, repo := range c.repos {
+		if repo.patch != nil {
+			patches++
+		}
+	}
+	switch c.dirty {
+	case policy.CleanPointOnly:
+	case policy.PatchArtifact:
+		if patches == 0 {
+			return policy.Errorf(policy.CodePolicyInvalid, op, "patch_artifact takes a stored patch for at least one repository").
+				WithHint("Name one: yoi run --patch FILE, or a digest that yoi patch list shows.")
+		}
+	case policy.DirectLegacyMount:
+		if len(c.repos) != 1 || !isLocal(c.repos[0].source) || len(c.repos[0].scope) > 0 || c.repos[0].branch != "" {
+			return policy.Errorf(policy.CodePolicyInvalid, op, "direct_legacy_mount takes one whole local repository")
+		}
+	default:
+		return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "the dirty-state policy %s is not possible in this version", c.dirty)
+	}
+	if patches > 0 && c.dirty != policy.PatchArtifact {
+		return policy.Errorf(policy.CodePolicyInvalid, op, "a patch goes with the dirty-state policy patch_artifact, not with %s", c.dirty)
+	}
+	return nil
+}
+
+// mustBeClean says whether a source is refused for its uncommitted changes.
+func (c *creation) mustBeClean(repo *creationRepo) bool {
+	if !isLocal(repo.source) {
+		return false
+	}
+	return c.dirty == policy.CleanPointOnly || (c.dirty == policy.PatchArtifact && repo.patch == nil)
+}
+
+// applyScript applies the patch on its standard input. It runs in a sandbox of
+// its own on the new workspace, before any Worker: what a hostile patch could do
+// to git itself stays in a workspace that is thrown away. git applies all of a
+// patch or nothing, and checks each path: none leaves the tree, goes through a
+// symbolic link (also one that the patch makes) or into .git.
+const applyScript = `exec 2>&1
+exec git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.protectHFS=true -c core.protectNTFS=true -c core.symlinks=true --no-optional-locks apply --binary --whitespace=nowarn -`
+
+// apply brings uncommitted changes into the finished workspace, as such: HEAD
+// and the index stay at the point.
+func (c *creation) apply(ctx context.Context) error {
+	for i := range c.repos {
+		repo := &c.repos[i]
+		if repo.patch == nil {
+			continue
+		}
+		if err := c.applyPatch(ctx, repo); err != nil {
+			return err
+		}
+		d := DirtyState{
+			RepositoryID: repo.point.RepositoryID, Kind: policy.PatchArtifact, Digest: string(repo.patch.digest),
+			Bytes: int64(len(repo.patch.content)), Files: repo.patch.Files, CreatedAt: c.r.now(),
+		}
+		if err := c.baseline(ctx, repo, &d); err != nil {
+			return err
+		}
+		c.dirtyStates = append(c.dirtyStates, d)
+	}
+	return nil
+}
+
+func (c *creation) applyPatch(ctx context.Context, repo *creationRepo) error {
+	const op = "runtime.apply"
+	links, err := repo.tree.Submodules()
+	if err != nil {
+		return err
+	}
+	if p, ok := underAny(repo.patch.Paths, links); ok {
+		return policy.Errorf(policy.CodePatchSubmodule, op, "the patch changes a file of a submodule").With("path", p)
+	}
+	stdin, done, err := feed(repo.patch.content)
+	if err != nil {
+		return err
+	}
+	defer done()
+	a := c.allocation()
+	a.SandboxPolicy = policy.SandboxPolicy{}.Normalize()
+	out, code, err := c.r.capture(ctx, a, launch{
+		id: policy.NewWorkerID(), repo: repo.point.RepositoryID, command: []string{"/bin/sh", "-c", applyScript},
+		stdio: [3]*os.File{stdin}, limits: policy.Limits{WallClock: workLimit, FileSize: patch.MaxBinary},
+		dieWithParent: true, unrecorded: true, volatile: c.ephemeral,
+	})
+	switch {
+	case err != nil:
+		return err
+	case code == 0:
+		return nil
+	}
+	return applyError(string(out))
+}
+
+// applyError words what git said. It names paths inside the tree only.
+func applyError(out string) error {
+	const op = "runtime.apply"
+	out = strings.TrimSpace(out)
+	first, _, _ := strings.Cut(out, "\n")
+	first = policy.Printable(strings.TrimPrefix(first, "error: "))
+	if len(first) > 300 {
+		first = first[:300] + "…"
+	}
+	code, what := policy.CodePatchNotApplied, "the patch does not apply to the point"
+	switch {
+	case strings.Contains(out, "No space left on device"):
+		code, what = policy.CodeDiskFull, "the disk is full"
+	case strings.Contains(out, "Disk quota exceeded"):
+		code, what = policy.CodeQuotaExceeded, "the disk quota is used up"
+	case strings.Contains(out, "invalid path"), strings.Contains(out, "is beyond a symbolic link"):
+		code, what = policy.CodePatchEscapes, "git refuses a path of the patch"
+	case strings.Contains(out, "corrupt patch"), strings.Contains(out, "corrupt binary patch"), strings.Contains(out, "unrecognized"):
+		code, what = policy.CodePatchInvalid, "git cannot read the patch"
+	}
+	return policy.Errorf(code, op, "%s: %s", what, first)
+}
+
+// underAny returns the first path that is, or lies below, one of dirs.
+func underAny(paths, dirs []string) (string, bool) {
+	for _, p := range paths {
+		for _, d := range dirs {
+			if p == d || strings.HasPrefix(p, d+"/") {
+				return p, true
+			}
+		}
+	}
+	return "", false
+}
+
+// feed gives content as the reading end of a pipe. The file that it is stored in
+// is not handed over: /proc/self/fd would show its path on the host.
+func feed(content []byte) (r *os.File, done func(), err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, policy.AsDiagnostic(err)
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = io.Copy(w, bytes.NewReader(content)) // a reader that has gone says why by its exit code
+		w.Close()
+	}()
+	return r, func() {
+		r.Close()
+		<-written
+	}, nil
+}
+
+// baseline asks git, in a sandbox, which tree the point and the changes make, so
+// that only what a Worker adds to them counts as work that nobody has collected.
+// A workspace that is thrown away in any case needs none.
+func (c *creation) baseline(ctx context.Context, repo *creationRepo, d *DirtyState) error {
+	if c.ephemeral {
+		return nil
+	}
+	w, err := c.r.workOf(ctx, c.allocation(), repo.point.RepositoryID, repo.point.CommitID)
+	if err != nil {
+		return err
+	}
+	d.TreeID, d.ChangedPaths = w.Tree, w.ChangedPaths
+	return nil
+}
+
+// broughtAlong reports whether w is nothing but the changes that the workspace
+// was made with, which are safe elsewhere: in the patch store or the source.
+func broughtAlong(a registry.Allocation, w Work) bool {
+	for _, m := range a.Mounts {
+		if m.RepositoryID == w.RepositoryID {
+			return m.BaseTree != "" && m.BaseTree == w.Tree && w.CommitCount == 0
+		}
+	}
+	return false
+}
