@@ -95,6 +95,9 @@ func (w where) refusal(ctx context.Context, sel policy.Selector, expr string, ca
 	if oid := strings.TrimSpace(string(out)); err == nil && policy.ValidOID(oid) {
 		kind, err := w.c.run(ctx, w.command("cat-file", "-t", oid))
 		switch {
+		case err == nil && strings.TrimSpace(string(kind)) == "commit":
+			// The first look failed for a reason of git's own: it was killed, say.
+			return gitFailure(opResolve, "the selector could not be looked up", cause)
 		case err == nil:
 			return policy.Errorf(policy.CodeSelectorNotCommit, opResolve, "%q names a %s, not a commit", value, policy.Printable(strings.TrimSpace(string(kind)))).Because(cause)
 		case w.partial:

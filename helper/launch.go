@@ -78,25 +78,21 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	if err := a.occupy(); err != nil {
 		return nil, err
 	}
-	if err := a.clearVolatile(ctx); err != nil {
-		return nil, err
+	recorded := make(chan error, 1)
+	go func() { recorded <- a.intend(ctx) }()
+	plan, network, err := a.traceless(ctx)
+	if rerr := <-recorded; rerr != nil {
+		return nil, rerr
 	}
-	if err := a.intend(ctx); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	w, err := a.workerDir()
 	if err != nil {
 		return nil, err
 	}
-	host, err := l.hostRoot()
-	if err != nil {
-		return nil, err
-	}
-	plan, err := buildPlan(req, host, a.files.Direct, a)
-	if err != nil {
-		return nil, err
-	}
 	spec := a.spec(plan, w)
+	spec.Network = network
 	if req.Logs {
 		if err := a.logs(spec); err != nil {
 			return nil, err
@@ -116,6 +112,29 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	}
 	l.watch(req, p, a.resources, a.teardown)
 	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base}, nil
+}
+
+// traceless does what a launch needs and a crash takes back by itself, so that it
+// need not wait for the intent to be on the disk: mounts that only descriptors
+// hold, and a network namespace.
+func (a *attempt) traceless(ctx context.Context) (plan mounts.Plan, network *os.File, err error) {
+	l, req := a.l, a.req
+	if err := a.clearVolatile(ctx); err != nil {
+		return plan, nil, err
+	}
+	host, err := l.hostRoot()
+	if err != nil {
+		return plan, nil, err
+	}
+	if plan, err = buildPlan(req, host, a.files.Direct, a); err != nil {
+		return plan, nil, err
+	}
+	if l.privileged && !req.HostNetwork {
+		if network, err = l.networks.take(); err == nil {
+			a.keep(network)
+		}
+	}
+	return plan, network, err
 }
 
 // parked records which process it is before the Worker can run. A Worker that
@@ -195,9 +214,19 @@ func (a *attempt) occupy() error {
 // mount"): after a power failure files of it could be torn. Those of a workspace
 // that was volatile are thrown away after a crash, and scratch promises nothing.
 func (a *attempt) clearVolatile(ctx context.Context) error {
-	mounts := rootdir.Workspace(a.req.AllocationID) + "/mounts/"
+	for _, d := range workDirs(a.req) {
+		if err := a.l.clearMark(ctx, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// workDirs are where overlayfs makes its own directory, "work", for a launch.
+func workDirs(req LaunchRequest) []string {
+	mounts := rootdir.Workspace(req.AllocationID) + "/mounts/"
 	dirs := []string{mounts + overlayWork + "/" + scratchWork}
-	for _, t := range a.req.Repositories {
+	for _, t := range req.Repositories {
 		switch t.Strategy {
 		case policy.StrategyDirect:
 		case policy.StrategyOverlay:
@@ -206,25 +235,21 @@ func (a *attempt) clearVolatile(ctx context.Context) error {
 			dirs = append(dirs, mounts+overlayWork+"/"+string(t.RepositoryID))
 		}
 	}
-	for _, d := range dirs {
-		if err := a.clearMark(ctx, d+"/work"); err != nil {
-			return err
-		}
-	}
-	return nil
+	return dirs
 }
 
 // clearMark removes the mark from overlayfs's own directory, which has mode 000:
 // an ordinary user cannot look into it, and has it made anew.
-func (a *attempt) clearMark(ctx context.Context, work string) error {
-	if !a.l.privileged {
-		return a.l.removePath(ctx, work)
+func (l *Local) clearMark(ctx context.Context, dir string) error {
+	work := dir + "/work"
+	if !l.privileged {
+		return l.removePath(ctx, work)
 	}
-	marked, err := a.l.root.Exists(work + "/incompat")
+	marked, err := l.root.Exists(work + "/incompat")
 	if err != nil || !marked {
 		return err
 	}
-	return a.l.removePath(ctx, work+"/incompat")
+	return l.removePath(ctx, work+"/incompat")
 }
 
 // intend writes down the process, its directory and its uid range, in one

@@ -26,7 +26,10 @@ type LocalOptions struct {
 	// Role restricts scans to the streams of one role; "" reads all.
 	Role   string
 	IDPool IDPool // zero is DefaultIDPool
-	Log    *slog.Logger
+	// SpareNetworks is how many network namespaces a privileged helper has ready
+	// for the next Workers.
+	SpareNetworks int
+	Log           *slog.Logger
 }
 
 // Local does the work in this process, with this process' privilege: as root it
@@ -40,6 +43,7 @@ type Local struct {
 	log        *slog.Logger
 	privileged bool
 	ranges     *idRanges // nil unless privileged
+	networks   networks
 	bootID     string
 
 	hostOnce sync.Once
@@ -88,6 +92,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 	}
 	if l.privileged {
 		l.ranges = newIDRanges(o.IDPool)
+		l.networks.spare = o.SpareNetworks
 	}
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -270,6 +275,7 @@ func (l *Local) Close() error {
 	l.closed = true
 	l.mu.Unlock()
 	l.reclaim.Wait()
+	l.networks.close()
 	if l.ranges != nil {
 		l.ranges.close()
 	}

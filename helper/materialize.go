@@ -27,6 +27,9 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 	if err != nil {
 		return res, err
 	}
+	if l.privileged {
+		l.networks.prepare(1) // a Worker is likely to follow
+	}
 	top := newResource(ledger.KindDirectory, req.AllocationID, rootdir.Workspace(req.AllocationID))
 	intents := []ledger.Resource{top}
 	for i, t := range res.Repositories {

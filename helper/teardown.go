@@ -16,9 +16,10 @@ import (
 // waits for that. If this process dies first, the kernel closes them.
 
 // beginTeardown marks an allocation as still mounted, and returns what ends that.
-// files are none, or the mount namespace and the allocation's lock. The caller
-// holds l.mu.
-func (l *Local) beginTeardown(id policy.AllocationID, files []*os.File) func() {
+// w.teardown is nothing, or the mount namespace and the allocation's lock. The
+// caller holds l.mu.
+func (l *Local) beginTeardown(w *worker) func() {
+	id, files := w.allocation, w.teardown
 	if len(files) == 0 || l.closed {
 		return func() { closeAll(files) }
 	}
@@ -28,6 +29,12 @@ func (l *Local) beginTeardown(id policy.AllocationID, files []*os.File) func() {
 	return func() {
 		defer l.reclaim.Done()
 		files[0].Close()
+		// The next launch would clear what is left here, while somebody waits.
+		for _, d := range w.workDirs {
+			if err := l.clearMark(context.Background(), d); err != nil {
+				l.log.Warn("an overlay's mark is left to the next launch", "allocation", id, "error", err)
+			}
+		}
 		// Closing is not enough: a child of another launch that is just being cloned
 		// has a copy of the descriptor for a moment, and the lock would be its.
 		if err := unix.Flock(int(files[1].Fd()), unix.LOCK_UN); err != nil {

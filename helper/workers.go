@@ -31,6 +31,7 @@ type worker struct {
 	killed     atomic.Bool // by Kill: PID 1 had no time for a record
 	pidfd      *os.File
 	teardown   []*os.File
+	workDirs   []string
 	done       chan struct{}
 	outcome    nsexec.Outcome
 	err        error
@@ -93,7 +94,8 @@ func startTime(pid int) uint64 {
 // watch waits for a launched process in a goroutine of its own and releases the
 // Worker's process and uid range once it has ended.
 func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource, teardown []*os.File) {
-	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, teardown: teardown, done: make(chan struct{})}
+	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, done: make(chan struct{}),
+		teardown: teardown, workDirs: workDirs(req)}
 	l.mu.Lock()
 	l.workers[w.id] = w
 	l.mu.Unlock()
@@ -131,7 +133,7 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 	if w.transient {
 		l.ended[w.id] = w
 	}
-	takeDown := l.beginTeardown(w.allocation, w.teardown)
+	takeDown := l.beginTeardown(w)
 	keep := !w.transient && !l.closed
 	if keep {
 		l.reclaim.Add(1)

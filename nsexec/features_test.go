@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,14 @@ func TestParked(t *testing.T) {
 	s := newSpec("true")
 	s.Parked = func(pid int, pidfd *os.File) error {
 		seen = pid
+		host, err := os.Readlink("/proc/self/ns/mnt")
+		if err != nil {
+			return err
+		}
+		// Whoever holds it holds the sandbox's mounts, not the host's.
+		if own, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/mnt"); err != nil || own == host {
+			t.Errorf("parked in the mount namespace %s, the host's is %s: %v", own, host, err)
+		}
 		time.Sleep(20 * time.Millisecond)
 		return unix.PidfdSendSignal(int(pidfd.Fd()), 0, nil, 0)
 	}

@@ -81,7 +81,12 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 	if s.Cgroup != nil {
 		cgroup = int(s.Cgroup.Fd())
 	}
+	leave, err := enterNetwork(s.Network)
+	if err != nil {
+		return nil, err
+	}
 	l.child, err = l.Start(cloneFlags, cgroup)
+	leave()
 	unix.Close(l.syncFD)
 	l.syncFD = -1
 	if err != nil {

@@ -8,16 +8,18 @@ import (
 )
 
 // cloneFlags are the namespaces that clone itself must make: the pid namespace,
-// because only a child can enter one, and the user namespace, which owns the
-// others. Those are made by the child, so that their cost is not the
-// launcher's thread's.
-const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID
+// because only a child can enter one, the user namespace, which owns the
+// others, and the mount namespace, which Parked may want to hold: there must be
+// no moment in which /proc/<pid>/ns/mnt is still the host's. The others are made
+// by the child, so that their cost is not the launcher's thread's.
+const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS
 
 // namespaces makes the other namespaces and waits for the id maps, which the
 // launcher writes meanwhile.
 func (b *script) namespaces() {
-	flags := unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-	if !b.spec.HostNetwork {
+	flags := unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	newNetwork := !b.spec.HostNetwork && b.spec.Network == nil
+	if newNetwork {
 		flags |= unix.CLONE_NEWNET
 	}
 	b.step("making the namespaces", policy.CodeNamespacesUnavailable, "")
@@ -29,7 +31,7 @@ func (b *script) namespaces() {
 		name = "worker"
 	}
 	b.Add(unix.SYS_SETHOSTNAME, b.Str(name), num(len(name)))
-	if !b.spec.HostNetwork {
+	if newNetwork {
 		b.loopback()
 	}
 	// Nothing that we mount may propagate to the host, and nothing that the host

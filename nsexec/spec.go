@@ -47,6 +47,9 @@ type Spec struct {
 	UID, GID    uint32
 	Hostname    string // "" is "worker"
 	HostNetwork bool   // share the host's network namespace
+	// Network is a network namespace of NewNetwork's for this sandbox alone. Nil
+	// makes one, which costs the launch half a millisecond.
+	Network *os.File
 	// Filter is the seccomp program as raw struct sock_filter entries. Empty means
 	// no filter; only tests want that.
 	Filter []byte

@@ -53,6 +53,8 @@ func (s *Spec) validate() error {
 		return bad(policy.CodePolicyInvalid, "the host name is longer than 64 bytes")
 	case len(s.Hold) > maxHold:
 		return bad(policy.CodePolicyInvalid, "more than %d descriptors are to be held", maxHold)
+	case s.Network != nil && s.HostNetwork:
+		return bad(policy.CodePolicyInvalid, "both the host's network and another one are asked for")
 	case s.Umask&^0o777 != 0:
 		return bad(policy.CodePolicyInvalid, "the umask has bits beyond 0777")
 	case s.WallClock < 0:

@@ -39,6 +39,10 @@ const usage = `yoi-helper serves the privileged side of yoi-runtime on a unix so
 example: yoi-helper --runtime-root /var/lib/yoi --socket /run/yoi/helper.sock
 `
 
+// spareNetworks is for the launches of a moment: each is made in half a
+// millisecond, behind the launch that took one.
+const spareNetworks = 4
+
 func main() {
 	if err := run(); err != nil {
 		d := policy.AsDiagnostic(err)
@@ -117,7 +121,7 @@ func run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	h, err := helper.NewLocal(helper.LocalOptions{Root: root, Ledger: l, LedgerDir: dir, Role: ledger.RoleHelper, IDPool: c.pool, Log: log})
+	h, err := helper.NewLocal(helper.LocalOptions{Root: root, Ledger: l, LedgerDir: dir, Role: ledger.RoleHelper, SpareNetworks: spareNetworks, IDPool: c.pool, Log: log})
 	if err != nil {
 		return err
 	}

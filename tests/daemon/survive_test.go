@@ -19,8 +19,13 @@ func untilGo(marker string) string {
 	return "trap 'echo after; exit 42' USR1; echo before; while :; do sleep 0.02; done # " + marker
 }
 
-func letGo(t *testing.T, marker string) {
+// letGo tells it, once it listens: before its trap the signal would end it.
+func letGo(t *testing.T, d *rig.Daemons, id policy.WorkerID, marker string) {
 	t.Helper()
+	rig.Eventually(t, "the worker listens", func() bool {
+		b, err := os.ReadFile(filepath.Join(d.Root, "workers", string(id), "logs/stdout"))
+		return err == nil && bytes.HasPrefix(b, []byte("before\n"))
+	})
 	rig.SignalMarked(t, marker, syscall.SIGUSR1)
 }
 
@@ -50,7 +55,7 @@ func TestWorkerSurvives(t *testing.T) {
 						d.Helper.Kill(t)
 					}
 					if when == "ends while they are down" {
-						letGo(t, marker)
+						letGo(t, d, w.ID, marker)
 						settle(t, d, w.ID)
 					}
 					if c.helper {
@@ -63,7 +68,7 @@ func TestWorkerSurvives(t *testing.T) {
 						if got, err := d.Client.GetWorker(t.Context(), w.ID); err != nil || got.Status != runtime.WorkerRunning {
 							t.Errorf("after the restart the Worker is %q, %v", got.Status, err)
 						}
-						letGo(t, marker)
+						letGo(t, d, w.ID, marker)
 					}
 					ended(t, d, w.ID, 42)
 					if got := logs(t, d, w.ID, "stdout"); got != "before\nafter\n" {
@@ -105,7 +110,7 @@ func TestOrderlyRestart(t *testing.T) {
 		t.Errorf("a Worker of an earlier process cannot be signalled: %v", err)
 	}
 	ended(t, d, dies.ID, 137)
-	letGo(t, marker)
+	letGo(t, d, lives.ID, marker)
 	ended(t, d, lives.ID, 42)
 	discard(t, d, ws.ID)
 	discard(t, d, other.ID)
@@ -127,7 +132,7 @@ func TestFollowingClientSurvivesTheHelper(t *testing.T) {
 	}()
 	d.Helper.Kill(t)
 	d.StartHelper(t)
-	letGo(t, marker)
+	letGo(t, d, w.ID, marker)
 	if v := <-got; v.Outcome == nil || v.Outcome.ExitCode != 42 {
 		t.Errorf("the waiting caller was told %s %+v\n%s", v.Status, v.Outcome, d.Runtimed.Log())
 	}
