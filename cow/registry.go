@@ -7,6 +7,7 @@ import "yoi.dev/yoi-runtime/policy"
 func Strategies() []Strategy {
 	return append(platformStrategies(),
 		elsewhere{policy.StrategyGitWorktree, "git checks out a detached linked worktree on any file system"},
+		elsewhere{policy.StrategyGitSparse, "git checks out the directories of a scope, on any file system; it needs a scope"},
 		elsewhere{policy.StrategyDirect, "the source directory itself is mounted, for debugging only"},
 	)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,7 +25,8 @@ type Cache struct {
 	protocols []string
 	journal   Journal
 	log       *slog.Logger
-	spawns    atomic.Int64 // git processes started, for tests and -v
+	stall     time.Duration // how long a server may send nothing
+	spawns    atomic.Int64  // git processes started, for tests and -v
 }
 
 const cacheDir = "repository-cache/git"
@@ -41,7 +43,7 @@ func Open(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, policy.Errorf(policy.CodeGitMissing, op, "no git program was found").Because(err)
 	}
-	c := &Cache{opts: o, git: git, dir: filepath.Join(root, cacheDir), journal: o.Ledger, log: o.Log, protocols: o.AllowProtocols}
+	c := &Cache{opts: o, git: git, dir: filepath.Join(root, cacheDir), journal: o.Ledger, log: o.Log, protocols: o.AllowProtocols, stall: 2 * time.Minute}
 	if c.protocols == nil {
 		c.protocols = []string{"file", "https", "ssh"}
 	}

@@ -55,6 +55,29 @@ func (r *repo) checkout(ctx context.Context, p policy.RepositoryPoint, dir strin
 	return m, nil
 }
 
+// Checkout makes dir, which must not exist, and checks the point out into it, with
+// a private git directory: git's own way to a tree, for one workspace. The
+// holder must have pinned the point before.
+func (c *Cache) Checkout(ctx context.Context, p policy.RepositoryPoint, dir string) (Tree, []policy.Diagnostic, error) {
+	r, err := c.repo(p.RepositoryID)
+	if err == nil {
+		err = checkTree(p)
+	}
+	if err != nil {
+		return Tree{}, nil, err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return Tree{}, nil, diskError(opPristine, "the workspace cannot be made", err)
+	}
+	m, err := r.mending(ctx, p.CommitID, func() (marker, error) {
+		if err := empty(dir); err != nil { // of a failed checkout
+			return marker{}, diskError(opPristine, "the workspace cannot be emptied", err)
+		}
+		return r.checkout(ctx, p, dir, nil)
+	})
+	return m.Tree, m.Warnings, err
+}
+
 func checkoutError(err error) error {
 	if stderrHas(err, "invalid path", "malformed tree", "is beyond a symbolic link", "empty filename in tree",
 		"Untracked working tree file") { // the directory was empty but for .git
@@ -120,6 +143,10 @@ func setTimes(dir string, when time.Time) error {
 // writeSkeleton writes the private git directory but for its index. The
 // alternates path exists only inside a sandbox.
 func (r *repo) writeSkeleton(dir string, p policy.RepositoryPoint) error {
+	var filter policy.ObjectFilter
+	if src, err := r.readOrigin(); err == nil {
+		filter = src.Filter
+	}
 	git := filepath.Join(dir, ".git")
 	err := os.Chmod(dir, 0o755)
 	for _, sub := range []string{"", "info", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"} {
@@ -130,7 +157,7 @@ func (r *repo) writeSkeleton(dir string, p policy.RepositoryPoint) error {
 		return err
 	}
 	files := []struct{ name, text string }{
-		{"config", privateConfig(len(p.TreeID) == 64, len(p.Scope) > 0)},
+		{"config", privateConfig(len(p.TreeID) == 64, len(p.Scope) > 0, filter)},
 		{"HEAD", p.CommitID + "\n"},
 		{"info/exclude", ""},
 		{"objects/info/alternates", "/run/yoi/objects/" + string(r.id) + "\n"},
@@ -150,11 +177,17 @@ func (r *repo) writeSkeleton(dir string, p policy.RepositoryPoint) error {
 	return nil
 }
 
-// privateConfig holds no host path and no remote: the Worker's to change.
-func privateConfig(sha256, sparse bool) string {
+// notFetched is the URL of a partial clone's remote in a sandbox: there is no
+// network, so what git says when it lacks an object has to say why.
+const notFetched = "/run/yoi/this-object-was-not-fetched"
+
+// privateConfig holds no host path and no remote that can be reached: the
+// Worker's to change. Of a partial clone it says so, or gc and fsck would take
+// the objects that were left out for lost.
+func privateConfig(sha256, sparse bool, filter policy.ObjectFilter) string {
 	var b strings.Builder
 	version := 0
-	if sha256 {
+	if sha256 || filter != "" {
 		version = 1
 	}
 	fmt.Fprintf(&b, "[core]\n\trepositoryformatversion = %d\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n", version)
@@ -163,6 +196,9 @@ func privateConfig(sha256, sparse bool) string {
 	}
 	if sha256 {
 		b.WriteString("[extensions]\n\tobjectformat = sha256\n")
+	}
+	if filter != "" {
+		fmt.Fprintf(&b, "[extensions]\n\tpartialClone = partial\n[remote \"partial\"]\n\turl = %s\n\tpromisor = true\n\tpartialCloneFilter = %s\n", notFetched, filter)
 	}
 	return b.String()
 }

@@ -93,7 +93,7 @@ func (c *Cache) environment(cmd command) []string {
 		"GIT_ASKPASS=/bin/false",
 		"SSH_ASKPASS=/bin/false",
 		"SSH_ASKPASS_REQUIRE=never",
-		"GIT_SSH_COMMAND=ssh -oBatchMode=yes -oStrictHostKeyChecking=yes -oClearAllForwardings=yes",
+		"GIT_SSH_COMMAND=ssh -oBatchMode=yes -oStrictHostKeyChecking=yes -oClearAllForwardings=yes -oConnectTimeout=60 -oServerAliveInterval=40",
 		"GIT_SSH_VARIANT=ssh",
 		"GIT_NO_REPLACE_OBJECTS=1",
 		"GIT_NO_LAZY_FETCH=1", // a promisor source's remote.*.uploadpack is a command (CVE-2024-32004)
@@ -123,6 +123,9 @@ func (c *Cache) arguments(cmd command) []string {
 	var args []string
 	for _, kv := range closedConfig {
 		args = append(args, "-c", kv)
+	}
+	if cmd.network {
+		args = append(args, "-c", "http.lowSpeedLimit=1", "-c", fmt.Sprintf("http.lowSpeedTime=%d", int(c.stall.Seconds())))
 	}
 	for _, p := range c.protocols {
 		args = append(args, "-c", "protocol."+p+".allow=always")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,9 +57,6 @@ func (r *repo) ensureCommit(ctx context.Context, src Source, commit string) (mar
 		if m, ok := r.readMark(commit); ok { // another caller was faster
 			return m, nil
 		}
-		if !src.isLocal() && r.connected(ctx, r.bare(), commit) == nil {
-			return r.writeMark(ctx, commit)
-		}
 	}
 	if src.isLocal() || !r.healthy() {
 		if _, err := r.fetchLocked(ctx, src, l); err != nil {
@@ -69,6 +67,9 @@ func (r *repo) ensureCommit(ctx context.Context, src Source, commit string) (mar
 		if err := r.fetchCommit(ctx, r.bare(), src, commit, l); err != nil {
 			return mark{}, err
 		}
+	}
+	if err := r.completeTrees(ctx, src, commit, l); err != nil {
+		return mark{}, err
 	}
 	return r.writeMark(ctx, commit)
 }
@@ -160,10 +161,11 @@ func (r *repo) fetchCommit(ctx context.Context, dir string, src Source, commit s
 	return r.connected(ctx, dir, commit)
 }
 
-// connected checks that all objects of commit are there, as fetch itself does.
+// connected checks that all objects of commit are there, as fetch itself does;
+// in a partial mirror, all that were not left out.
 func (r *repo) connected(ctx context.Context, dir, commit string) error {
 	_, err := r.c.run(ctx, command{
-		args: []string{"rev-list", "--objects", "--quiet", commit, "--not", "--all"},
+		args: []string{"rev-list", "--objects", "--quiet", "--exclude-promisor-objects", commit, "--not", "--all"},
 		env:  []string{"GIT_DIR=" + dir},
 	})
 	return err
@@ -179,6 +181,7 @@ func (r *repo) fetchInto(ctx context.Context, dir string, src Source, prune bool
 	}
 	args := []string{"fetch", "--progress", "--force", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance",
 		"--no-recurse-submodules", "--upload-pack=" + r.c.uploadPack(src)}
+	args = append(args, src.filterArgs()...)
 	if prune {
 		args = append(args, "--prune")
 	}
@@ -186,15 +189,7 @@ func (r *repo) fetchInto(ctx context.Context, dir string, src Source, prune bool
 		args = append(args, "--unshallow") // as far as the source can; it says what it lacks
 	}
 	args = append(args, "--update-shallow", "--end-of-options", remoteName)
-	_, err = r.c.run(ctx, command{
-		args:    append(args, refspecs...),
-		env:     append(remoteEnv(url), "GIT_DIR="+dir),
-		locks:   []*lockFile{l},
-		network: !src.isLocal(),
-		writes:  true,
-		onLine:  r.c.progressLine(r.id),
-		secret:  src.password(),
-	})
+	err = r.runFetch(ctx, src, command{args: append(args, refspecs...), env: append(remoteEnv(url), "GIT_DIR="+dir), locks: []*lockFile{l}})
 	if err != nil && dir == r.bare() {
 		r.clearStale() // a failed fetch leaves its temporary pack
 	}
@@ -215,7 +210,8 @@ func (c *Cache) uploadPack(src Source) string {
 		return "git-upload-pack"
 	}
 	quoted := "'" + strings.ReplaceAll(c.git, "'", `'\''`) + "'"
-	return quoted + " -c core.hooksPath=/dev/null -c core.fsmonitor=false -c uploadpack.allowAnySHA1InWant=true -c uploadpack.allowFilter=false upload-pack"
+	return quoted + " -c core.hooksPath=/dev/null -c core.fsmonitor=false -c uploadpack.allowAnySHA1InWant=true -c uploadpack.allowFilter=" +
+		strconv.FormatBool(src.Filter != "") + " upload-pack"
 }
 
 // path is the local directory of a path or file URL source, else "".

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -195,26 +196,14 @@ func listedObjects(listing []byte, into map[string]bool) {
 
 // present keeps the objects that the mirror has.
 func (r *repo) present(ctx context.Context, oids map[string]bool) ([]string, error) {
-	if len(oids) == 0 {
-		return nil, nil
-	}
-	var in bytes.Buffer
-	for oid := range oids {
-		fmt.Fprintln(&in, oid)
-	}
-	cmd := r.bareCommand("cat-file", "--batch-check=%(objectname) %(objecttype)")
-	cmd.stdin = in.Bytes()
-	out, err := r.c.run(ctx, cmd)
+	missing, err := r.missing(ctx, slices.Collect(maps.Keys(oids)))
 	if err != nil {
-		return nil, gitFailure(opGC, "the listed objects could not be looked up", err)
+		return nil, err
 	}
-	var have []string
-	for line := range strings.Lines(string(out)) {
-		if oid, kind, ok := strings.Cut(strings.TrimSpace(line), " "); ok && kind != "missing" {
-			have = append(have, oid)
-		}
+	for _, oid := range missing {
+		delete(oids, oid)
 	}
-	return have, nil
+	return slices.Collect(maps.Keys(oids)), nil
 }
 
 func (r *repo) replaceKeeps(ctx context.Context, oids []string) error {

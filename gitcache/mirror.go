@@ -185,6 +185,9 @@ func (r *repo) damaged(ctx context.Context) bool {
 // hold the only copy of a pinned commit, and running sandboxes still read it.
 func (r *repo) setAside() (string, error) {
 	aside := r.path(brokenPrefix + policy.NewID(""))
+	if err := r.forgetWhole(); err != nil {
+		return "", diskError(opFetch, "the records of whole scopes cannot be removed", err)
+	}
 	err := os.Rename(r.bare(), aside)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", policy.Errorf(policy.CodeCacheCorrupt, opFetch, "the damaged mirror of %s cannot be set aside", r.id).Because(err)

@@ -21,6 +21,9 @@ func (r *repo) salvage(ctx context.Context, tmp string, src Source, l *lockFile)
 		return diskError(opFetch, "the cache directory cannot be read", err)
 	}
 	for _, old := range broken {
+		if err := r.salvagePacks(ctx, old, tmp); err != nil {
+			return diskError(opFetch, "the damaged mirror's packs cannot be taken over", err)
+		}
 		refs, err := r.needed(old)
 		if err != nil {
 			return diskError(opFetch, "the damaged mirror cannot be read", err)
@@ -41,7 +44,7 @@ func (r *repo) salvage(ctx context.Context, tmp string, src Source, l *lockFile)
 			return diskError(opFetch, "worktree entries cannot be copied", err)
 		}
 	}
-	return r.dropMarksWithout(tmp)
+	return r.dropMarks(tmp, src.Filter != "")
 }
 
 func (r *repo) salvageCommit(ctx context.Context, tmp, old string, src Source, commit string, l *lockFile) error {
@@ -120,14 +123,15 @@ func yoiRefs(gitDir string) (map[string]string, error) {
 	return refs, err
 }
 
-// dropMarksWithout removes the marks whose point the new mirror has not.
-func (r *repo) dropMarksWithout(gitDir string) error {
+// dropMarks removes the marks whose point the new mirror has not; all of them
+// where a mark also speaks of objects that no ref brings (partial.go).
+func (r *repo) dropMarks(gitDir string, all bool) error {
 	marks, err := os.ReadDir(r.path("points"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, m := range marks {
-		if !exists(filepath.Join(gitDir, pointRef(m.Name()))) {
+		if all || !exists(filepath.Join(gitDir, pointRef(m.Name()))) {
 			err = errors.Join(err, os.Remove(r.path("points", m.Name())))
 		}
 	}

@@ -23,7 +23,7 @@ func (c *Cache) openSource(ctx context.Context, src Source) (r *repo, done func(
 	if r, err = c.repo(src.ID); err != nil {
 		return nil, nothing, err
 	}
-	if err := c.allowed(src); err != nil {
+	if err := errors.Join(c.allowed(src), src.checkFilter()); err != nil {
 		return nil, nothing, err
 	}
 	known, err := r.checkOrigin(src)
@@ -43,7 +43,7 @@ func (c *Cache) openSource(ctx context.Context, src Source) (r *repo, done func(
 // checkOrigin reports whether the repository is recorded, with this source.
 func (r *repo) checkOrigin(src Source) (known bool, err error) {
 	have, err := r.readOrigin()
-	if err == nil && have.URL != src.URL {
+	if err == nil && (have.URL != src.URL || have.Filter != src.Filter) {
 		return true, policy.Errorf(policy.CodeRepositoryExists, opRepository, "the id %s belongs to another source", r.id)
 	}
 	return err == nil, nil
@@ -90,7 +90,7 @@ func (r *repo) fillSkeleton(src Source) error {
 	if err != nil || known {
 		return err
 	}
-	b, err := json.Marshal(origin{URL: src.URL})
+	b, err := json.Marshal(origin{URL: src.URL, Filter: src.Filter})
 	if err == nil {
 		err = writeFile(r.path("source.json"), b, 0o600, true)
 	}
@@ -142,9 +142,9 @@ func (r *repo) isSkeleton() bool {
 	}
 	for _, e := range entries {
 		switch e.Name() {
-		case "view", "source.json", "state.json", "lock", "source.lock", "pins.lock", "worktree.lock":
+		case "view", "lookup", "source.json", "state.json", "lock", "source.lock", "pins.lock", "worktree.lock":
 			continue
-		case "trees", "points", "refs", "holds", "pending":
+		case "trees", "points", "refs", "holds", "pending", "whole":
 			if inside, err := os.ReadDir(r.path(e.Name())); err == nil && len(inside) == 0 {
 				continue
 			}

@@ -61,7 +61,8 @@ func (r *repo) headValid() bool {
 // origin is the record of where a repository comes from. The URL may hold a
 // password, so the file has mode 0600 and nothing else repeats it.
 type origin struct {
-	URL string `json:"url"`
+	URL    string              `json:"url"`
+	Filter policy.ObjectFilter `json:"filter,omitempty"`
 }
 
 func (r *repo) readOrigin() (Source, error) {
@@ -73,5 +74,5 @@ func (r *repo) readOrigin() (Source, error) {
 	if err != nil || o.URL == "" {
 		return Source{}, policy.Errorf(policy.CodeRepositoryUnknown, "gitcache.repository", "the repository %s is not in the cache", r.id).Because(err)
 	}
-	return Source{ID: r.id, URL: o.URL}, nil
+	return Source{ID: r.id, URL: o.URL, Filter: o.Filter}, nil
 }

@@ -53,6 +53,9 @@ type Source struct {
 	ID policy.RepositoryID
 	// URL is a clean absolute path, or a file, https or ssh URL.
 	URL string
+	// Filter makes the mirror a partial clone. It goes with the repository: a
+	// second source of the same id has the same.
+	Filter policy.ObjectFilter
 }
 
 // Progress is how far a long operation has come. Total and Bytes are 0 while unknown.

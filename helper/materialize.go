@@ -73,7 +73,9 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 			return res, nil, err
 		}
 		t.Strategy, res.Reason = s.Name(), reason
-		if t.Strategy != policy.StrategyGitWorktree {
+		switch t.Strategy {
+		case policy.StrategyGitWorktree, policy.StrategyGitSparse:
+		default:
 			plan[i] = s
 		}
 	}

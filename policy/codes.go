@@ -68,6 +68,9 @@ const (
 	CodePatchUnknown           Code = "patch_unknown"
 	CodePatchCorrupt           Code = "patch_corrupt"
 	CodeNestedRepository       Code = "nested_repository"
+	CodeFilterInvalid          Code = "filter_invalid"
+	CodeFilterRefused          Code = "filter_refused"
+	CodeObjectsUnavailable     Code = "objects_unavailable"
 
 	CodeStrategyUnknown     Code = "strategy_unknown"
 	CodeStrategyUnsupported Code = "strategy_unsupported"
@@ -204,6 +207,9 @@ var catalog = []Info{
 	{CodePatchUnknown, 404, "No such patch is stored", "Store it first: yoi patch add FILE."},
 	{CodePatchCorrupt, 500, "The stored patch does not have its digest", "Remove it and store it anew: yoi patch rm, yoi patch add."},
 	{CodeNestedRepository, 200, "A repository lies inside the working tree", "Its files come along, its git directory does not."},
+	{CodeFilterInvalid, 400, "Not a usable object filter", "Give blob:none, tree:0 or blob:limit=SIZE, and only for a file, https or ssh URL: a path's objects are on this host already."},
+	{CodeFilterRefused, 422, "The server does not filter objects", "Register the repository without a filter, or have the server allow it: git config uploadpack.allowFilter true."},
+	{CodeObjectsUnavailable, 422, "Objects that the scope needs cannot be had from the server", "Try again; if it stays, fetch the repository or register it without a filter."},
 
 	{CodeStrategyUnknown, 400, "No such materialization strategy", "See yoi doctor for the strategies."},
 	{CodeStrategyUnsupported, 422, "The strategy is not possible on this file system", "Use --strategy auto, or a file system that has it: yoi doctor."},

@@ -348,13 +348,14 @@ const (
 	StrategyReflink       StrategyName = "reflink"
 	StrategyOverlay       StrategyName = "overlay"
 	StrategyGitWorktree   StrategyName = "git_worktree"
+	StrategyGitSparse     StrategyName = "git_sparse"
 	StrategyCopy          StrategyName = "copy"
 	StrategyDirect        StrategyName = "direct_legacy_mount"
 )
 
 // Strategies lists the names that a request may carry.
 func Strategies() []StrategyName {
-	return []StrategyName{StrategyAuto, StrategyBtrfsSnapshot, StrategyReflink, StrategyOverlay, StrategyGitWorktree, StrategyCopy, StrategyDirect}
+	return []StrategyName{StrategyAuto, StrategyBtrfsSnapshot, StrategyReflink, StrategyOverlay, StrategyGitWorktree, StrategyGitSparse, StrategyCopy, StrategyDirect}
 }
 
 // ParseStrategy reads a strategy's name; "" is auto.

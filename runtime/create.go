@@ -70,6 +70,7 @@ func (r *Runtime) create(ctx context.Context, c *creation) (registry.Allocation,
 	}{
 		{"policy", c.checkPolicy},
 		{"resolve", c.resolve},
+		{"objects", c.complete},
 		{"tree", c.pristine},
 		{"materialize", c.materialize},
 		{"git", c.gitDirs},
@@ -138,6 +139,10 @@ func (c *creation) checkPolicy(context.Context) error {
 	for _, repo := range c.repos {
 		if err := c.r.checkSource(repo.source); err != nil {
 			return err
+		}
+		if c.strategy == policy.StrategyGitSparse && len(repo.scope) == 0 {
+			return policy.Errorf(policy.CodeScopeInvalid, op, "git_sparse checks out the directories of a scope, and none is named").
+				WithHint("Name one, as with --scope src, or use git_worktree.")
 		}
 	}
 	return nil
@@ -221,6 +226,13 @@ func (c *creation) pristine(ctx context.Context) error {
 	for i := range c.repos {
 		repo := &c.repos[i]
 		id, holder := repo.point.RepositoryID, string(c.id)
+		if c.strategy == policy.StrategyGitSparse { // it takes nothing from a tree
+			if err := c.r.cache.Pin(ctx, repo.point, holder); err != nil {
+				return err
+			}
+			c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) })
+			continue
+		}
 		tree, warnings, err := c.r.cache.Hold(ctx, repo.point, holder)
 		if err != nil {
 			return err
@@ -238,8 +250,8 @@ func (c *creation) trees() []helper.RepositoryTree {
 	var out []helper.RepositoryTree
 	for _, repo := range c.repos {
 		t := helper.RepositoryTree{RepositoryID: repo.point.RepositoryID, Strategy: c.strategy}
-		if repo.tree != nil {
-			t.TreeKey = repo.tree.Key
+		if c.strategy != policy.StrategyDirect {
+			t.TreeKey = treeKey(repo.point)
 		}
 		out = append(out, t)
 	}
@@ -285,6 +297,13 @@ func (c *creation) gitDirs(ctx context.Context) error {
 				return err
 			}
 			c.made.Files, c.made.Bytes = int64(tree.Entries), tree.Bytes
+			c.warnings = append(c.warnings, warnings...)
+		case policy.StrategyGitSparse:
+			tree, warnings, err := c.r.cache.Checkout(ctx, repo.point, c.r.root.Abs(dir))
+			if err != nil {
+				return err
+			}
+			c.made.Files, c.made.Bytes = c.made.Files+int64(tree.Entries), c.made.Bytes+tree.Bytes
 			c.warnings = append(c.warnings, warnings...)
 		}
 		top, err := c.r.root.OpenDir(dir)
@@ -366,7 +385,7 @@ func (c *creation) allocation() registry.Allocation {
 			}
 		}
 		a.Mounts = append(a.Mounts, m)
-		if t.TreeKey != "" {
+		if t.TreeKey != "" && t.Strategy != policy.StrategyGitSparse {
 			a.SourceCacheRefs = append(a.SourceCacheRefs, rootdir.Tree(t.RepositoryID, t.TreeKey))
 		}
 	}
@@ -432,7 +451,11 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 		if err != nil {
 			return nil, err
 		}
-		repo := creationRepo{source: gitcache.Source{ID: rec.ID, URL: rec.Source}, selector: q.Selector.Normalize(), branch: q.Branch}
+		src, err := sourceOfRecord(rec)
+		if err != nil {
+			return nil, err
+		}
+		repo := creationRepo{source: src, selector: q.Selector.Normalize(), branch: q.Branch}
 		if err := repo.selector.Validate(); err != nil {
 			return nil, err
 		}

@@ -29,6 +29,15 @@ func (r *Runtime) AddRepository(ctx context.Context, req AddRepositoryRequest) (
 		return Repository{}, err
 	}
 	rec := registry.Repository{ID: src.ID, Source: src.URL, CreatedAt: r.now()}
+	if err := req.Options.Validate(); err != nil {
+		return Repository{}, err
+	}
+	if req.Options.Filter != "" && isLocal(src) {
+		return Repository{}, policy.Errorf(policy.CodeFilterInvalid, "runtime.repository", "a path's objects are not filtered")
+	}
+	if rec.Options, err = encodeOptions(req.Options); err != nil {
+		return Repository{}, policy.AsDiagnostic(err)
+	}
 	if err := r.registry.PutRepository(ctx, rec); err != nil {
 		return Repository{}, err
 	}
@@ -45,8 +54,7 @@ func (r *Runtime) adoptSource(ctx context.Context, src gitcache.Source) (gitcach
 	}
 	for _, rec := range all {
 		if rec.Source == src.URL {
-			src.ID = rec.ID
-			return src, nil
+			return sourceOfRecord(rec)
 		}
 	}
 	src.ID = policy.RepositoryIDFor(src.URL)
@@ -96,8 +104,9 @@ func (r *Runtime) cacheInfos(ctx context.Context) (map[policy.RepositoryID]gitca
 }
 
 func repositoryView(rec registry.Repository, info gitcache.RepositoryInfo) Repository {
+	options, _ := optionsOf(rec) // what uses the repository says if they cannot be read
 	return Repository{
-		ID: rec.ID, Source: withoutCredentials(rec.Source), CreatedAt: rec.CreatedAt,
+		ID: rec.ID, Source: withoutCredentials(rec.Source), CreatedAt: rec.CreatedAt, Options: options,
 		FetchedAt: info.FetchedAt, CacheBytes: info.CacheBytes, Trees: info.Trees,
 	}
 }
@@ -129,7 +138,11 @@ func (r *Runtime) FetchRepository(ctx context.Context, id policy.RepositoryID) (
 	if err != nil {
 		return FetchResult{}, err
 	}
-	rep, err := r.cache.Fetch(ctx, gitcache.Source{ID: rec.ID, URL: rec.Source})
+	src, err := sourceOfRecord(rec)
+	if err != nil {
+		return FetchResult{}, err
+	}
+	rep, err := r.cache.Fetch(ctx, src)
 	if err != nil {
 		return FetchResult{}, err
 	}
@@ -178,6 +191,10 @@ func (r *Runtime) Resolve(ctx context.Context, req ResolveRequest) (ResolveResul
 	if err != nil {
 		return ResolveResult{}, err
 	}
-	point, warnings, err := r.cache.Resolve(ctx, gitcache.Source{ID: rec.ID, URL: rec.Source}, sel, gitcache.ResolveOptions{Scope: scope})
+	src, err := sourceOfRecord(rec)
+	if err != nil {
+		return ResolveResult{}, err
+	}
+	point, warnings, err := r.cache.Resolve(ctx, src, sel, gitcache.ResolveOptions{Scope: scope})
 	return ResolveResult{Point: point, Warnings: warnings}, err
 }

@@ -72,16 +72,18 @@ type Info struct {
 
 // AddRepositoryRequest registers a source. ID "" takes the source's base name.
 type AddRepositoryRequest struct {
-	ID     policy.RepositoryID `json:"id,omitempty"`
-	Source string              `json:"source"`
+	ID      policy.RepositoryID      `json:"id,omitempty"`
+	Source  string                   `json:"source"`
+	Options policy.RepositoryOptions `json:"options,omitzero"`
 }
 
 // Repository is a registered repository. Source has its credentials removed.
 type Repository struct {
-	ID        policy.RepositoryID `json:"id"`
-	Source    string              `json:"source"`
-	CreatedAt time.Time           `json:"created_at"`
-	FetchedAt time.Time           `json:"fetched_at,omitzero"`
+	ID        policy.RepositoryID      `json:"id"`
+	Source    string                   `json:"source"`
+	Options   policy.RepositoryOptions `json:"options,omitzero"`
+	CreatedAt time.Time                `json:"created_at"`
+	FetchedAt time.Time                `json:"fetched_at,omitzero"`
 	// CacheBytes is the disk used by the mirror; Trees counts pristine trees.
 	CacheBytes int64 `json:"cache_bytes"`
 	Trees      int   `json:"trees"`

@@ -15,10 +15,10 @@ func (a *app) repoCommand() *cobra.Command {
 }
 
 func (a *app) repoAdd() *cobra.Command {
-	var id string
+	var id, filter string
 	c := &cobra.Command{
 		Use: "add SOURCE", Short: "Register a repository: a path or a file, ssh or https URL",
-		Example: "  yoi repo add ~/src/app\n  yoi repo add --id tools https://example.org/tools.git",
+		Example: "  yoi repo add ~/src/app\n  yoi repo add --id tools https://example.org/tools.git\n  yoi repo add --filter blob:none https://example.org/huge.git",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			src, err := absoluteSource(argv[0])
@@ -26,7 +26,9 @@ func (a *app) repoAdd() *cobra.Command {
 				return err
 			}
 			return a.with(cmd.Context(), func(s runtime.Service) error {
-				r, err := s.AddRepository(cmd.Context(), runtime.AddRepositoryRequest{ID: policy.RepositoryID(id), Source: src})
+				r, err := s.AddRepository(cmd.Context(), runtime.AddRepositoryRequest{
+					ID: policy.RepositoryID(id), Source: src, Options: policy.RepositoryOptions{Filter: policy.ObjectFilter(filter)},
+				})
 				if err != nil {
 					return err
 				}
@@ -35,6 +37,7 @@ func (a *app) repoAdd() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&id, "id", "", "the repository's `ID` (default: the source's base name)")
+	c.Flags().StringVar(&filter, "filter", "", "mirror without the objects that `FILTER` leaves out: blob:none, tree:0 or blob:limit=SIZE; what a scope needs is fetched before its Worker starts")
 	return c
 }
 

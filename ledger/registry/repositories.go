@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -14,15 +15,19 @@ func unknownRepository(id policy.RepositoryID) *policy.Diagnostic {
 	return policy.Errorf(policy.CodeRepositoryUnknown, "registry.repository", "there is no repository %q", policy.Printable(string(id)))
 }
 
-// PutRepository registers a repository. The same id with the same source is no
-// change; with another one it is CodeRepositoryExists.
+// PutRepository registers a repository. The same id with the same source and
+// options is no change; with others it is CodeRepositoryExists.
 func (r *Registry) PutRepository(ctx context.Context, v Repository) error {
 	const op = "registry.repository"
 	return r.write(ctx, op, func(tx *sql.Tx) error {
 		old, err := get[Repository](ctx, tx, getRepository, string(v.ID), unknownRepository(v.ID))
 		if err == nil {
-			if old.Source == v.Source {
+			switch {
+			case old.Source == v.Source && bytes.Equal(old.Options, v.Options):
 				return nil
+			case old.Source == v.Source:
+				return policy.Errorf(policy.CodeRepositoryExists, op, "the repository %s is registered with other options", v.ID).
+					WithHint("Remove it first: yoi repo remove %s.", v.ID)
 			}
 			return policy.Errorf(policy.CodeRepositoryExists, op, "the repository id %s is taken by another source", v.ID)
 		}
