@@ -143,6 +143,30 @@ func (c *Client) RemoveWorkspace(ctx context.Context, id policy.AllocationID, re
 	return post[runtime.Workspace](ctx, c, path, "", req)
 }
 
+func (c *Client) DiffWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ResultRequest) (runtime.DiffReport, error) {
+	return result[runtime.DiffReport](ctx, c, id, "/diff", req.RepositoryID, 0)
+}
+
+func (c *Client) StatusWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ResultRequest) (runtime.StatusReport, error) {
+	return result[runtime.StatusReport](ctx, c, id, "/status", req.RepositoryID, 0)
+}
+
+func (c *Client) WorkspaceCommits(ctx context.Context, id policy.AllocationID, req runtime.CommitsRequest) (runtime.CommitsReport, error) {
+	return result[runtime.CommitsReport](ctx, c, id, "/commits", req.RepositoryID, req.Limit)
+}
+
+// result gets one of the reports about what a workspace holds.
+func result[T any](ctx context.Context, c *Client, id policy.AllocationID, action string, repo policy.RepositoryID, limit int) (T, error) {
+	path, err := item("allocation", workspaces, id, action)
+	if err != nil {
+		return *new(T), err
+	}
+	q := url.Values{}
+	setText(q, "repository_id", string(repo))
+	setNumber(q, "limit", int64(limit))
+	return get[T](ctx, c, path, q)
+}
+
 func (c *Client) SpawnWorker(ctx context.Context, req runtime.SpawnWorkerRequest) (runtime.Worker, error) {
 	return post[runtime.Worker](ctx, c, "/v1/workers", req.IdempotencyKey, req)
 }

@@ -34,16 +34,9 @@ func (c *Client) WorkerLogs(ctx context.Context, id policy.WorkerID, req runtime
 		return req.Offset, err
 	}
 	defer resp.Body.Close()
-	out := &sink{w: w}
-	n, err := io.Copy(out, resp.Body)
+	n, err := copyBody(ctx, resp, w)
 	next := req.Offset + n
-	if out.err != nil {
-		return next, policy.Errorf(policy.CodeCanceled, "api.client", "the output cannot be written").Because(out.err)
-	}
 	if err != nil {
-		return next, transportError(ctx, err)
-	}
-	if err := trailerProblem(resp); err != nil {
 		return next, err
 	}
 	// The server's word goes before the count: an offset past the end is moved.
@@ -51,6 +44,38 @@ func (c *Client) WorkerLogs(ctx context.Context, id policy.WorkerID, req runtime
 		next = o
 	}
 	return next, nil
+}
+
+// copyBody copies a streamed answer to its end; a problem in its trailer is the
+// error.
+func copyBody(ctx context.Context, resp *http.Response, w io.Writer) (int64, error) {
+	out := &sink{w: w}
+	n, err := io.Copy(out, resp.Body)
+	switch {
+	case out.err != nil:
+		return n, policy.Errorf(policy.CodeCanceled, "api.client", "the output cannot be written").Because(out.err)
+	case err != nil:
+		return n, transportError(ctx, err)
+	}
+	return n, trailerProblem(resp)
+}
+
+// ExportWorkspace copies a workspace's results to w.
+func (c *Client) ExportWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ExportRequest, w io.Writer) (int64, error) {
+	path, err := item("allocation", workspaces, id, "/export")
+	if err != nil {
+		return 0, err
+	}
+	q := url.Values{}
+	setText(q, "format", string(req.Format))
+	setText(q, "repository_id", string(req.RepositoryID))
+	setNumber(q, "max_bytes", req.MaxBytes)
+	resp, err := c.send(ctx, request{method: "GET", path: path, query: q, accept: "application/octet-stream"})
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return copyBody(ctx, resp, w)
 }
 
 // sink remembers that it was the writer that failed, not the daemon.

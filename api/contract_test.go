@@ -102,6 +102,9 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
 		"Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{},
+		"DiffReport": runtime.DiffReport{}, "RepositoryDiff": runtime.RepositoryDiff{}, "DiffFile": runtime.DiffFile{},
+		"StatusReport": runtime.StatusReport{}, "RepositoryStatus": runtime.RepositoryStatus{}, "StatusEntry": runtime.StatusEntry{},
+		"CommitsReport": runtime.CommitsReport{}, "RepositoryCommits": runtime.RepositoryCommits{}, "WorkspaceCommit": runtime.WorkspaceCommit{},
 	}
 	requests := map[string]any{
 		"AddRepositoryRequest": runtime.AddRepositoryRequest{}, "Selector": policy.Selector{}, "ResolveRequest": runtime.ResolveRequest{},

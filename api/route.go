@@ -52,6 +52,12 @@ func routes() []route {
 		{method: "GET", path: "/v1/execution-workspaces/{id}/evidence", operation: "getEvidence", handle: (*call).getEvidence},
 		{method: "GET", path: "/v1/execution-workspaces/{id}/disk", operation: "getWorkspaceDisk", handle: (*call).getWorkspaceDisk},
 		{method: "POST", path: "/v1/execution-workspaces/{id}/cleanup", operation: "removeWorkspace", handle: (*call).removeWorkspace},
+		{method: "GET", path: "/v1/execution-workspaces/{id}/diff", operation: "diffWorkspace", query: []string{"repository_id"}, handle: (*call).diffWorkspace},
+		{method: "GET", path: "/v1/execution-workspaces/{id}/status", operation: "statusWorkspace", query: []string{"repository_id"}, handle: (*call).statusWorkspace},
+		{method: "GET", path: "/v1/execution-workspaces/{id}/commits", operation: "getWorkspaceCommits",
+			query: []string{"repository_id", "limit"}, handle: (*call).getWorkspaceCommits},
+		{method: "GET", path: "/v1/execution-workspaces/{id}/export", operation: "exportWorkspace",
+			query: []string{"repository_id", "format", "max_bytes"}, handle: (*call).exportWorkspace},
 
 		{method: "GET", path: "/v1/workers", operation: "listWorkers", query: append(page, "allocation_id"), handle: (*call).listWorkers},
 		{method: "POST", path: "/v1/workers", operation: "spawnWorker", keyed: true, handle: (*call).spawnWorker},

@@ -72,11 +72,13 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		a.idRange = g
 		a.keep(g.lock)
 	}
-	if err := l.awaitTeardown(ctx, req.AllocationID); err != nil {
-		return nil, err
-	}
-	if err := a.occupy(); err != nil {
-		return nil, err
+	if !req.ReadOnly {
+		if err := l.awaitTeardown(ctx, req.AllocationID); err != nil {
+			return nil, err
+		}
+		if err := a.occupy(); err != nil {
+			return nil, err
+		}
 	}
 	recorded := make(chan error, 1)
 	go func() { recorded <- a.intend(ctx) }()
@@ -119,8 +121,10 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 // hold, and a network namespace.
 func (a *attempt) traceless(ctx context.Context) (plan mounts.Plan, network *os.File, err error) {
 	l, req := a.l, a.req
-	if err := a.clearVolatile(ctx); err != nil {
-		return plan, nil, err
+	if !req.ReadOnly {
+		if err := a.clearVolatile(ctx); err != nil {
+			return plan, nil, err
+		}
 	}
 	host, err := l.hostRoot()
 	if err != nil {
@@ -161,7 +165,7 @@ func (a *attempt) parked(context.Context) func(int, *os.File) error {
 // ordinary user who may not open it, the kernel takes the mounts down before the
 // Worker counts as ended.
 func (a *attempt) holdMounts(pid int) {
-	if !a.l.privileged {
+	if !a.l.privileged || a.allocation == nil {
 		return
 	}
 	ns, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
@@ -343,10 +347,13 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		Hostname: "worker", HostNetwork: req.HostNetwork,
 		Rlimits: rlimits(req.Limits), Nice: req.Limits.Nice, OOMScoreAdj: req.Limits.OOMScoreAdj, Umask: 0o022,
 		WallClock: req.Limits.WallClock, DieWithParent: req.DieWithParent,
-		Hold: []*os.File{w.lock, a.allocation}, Outcome: w.outcome,
+		Hold: []*os.File{w.lock}, Outcome: w.outcome,
 		Terminal: req.Terminal,
 	}
 	s.Winsize.Rows, s.Winsize.Cols = req.Rows, req.Columns
+	if a.allocation != nil {
+		s.Hold = append(s.Hold, a.allocation)
+	}
 	if a.l.privileged {
 		m := []nsexec.IDMap{{Inside: 0, Outside: a.idRange.base, Count: rangeSize}}
 		s.UIDMap, s.GIDMap = m, m

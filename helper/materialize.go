@@ -96,8 +96,8 @@ func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Str
 	if err := l.ledger.Done(topID, identify(top)); err != nil {
 		return err
 	}
-	dirs := make(map[string]*os.File, 3)
-	for _, name := range []string{"root", "mounts", "scratch"} {
+	dirs := make(map[string]*os.File, 4)
+	for _, name := range []string{"root", "mounts", "scratch", "index"} {
 		d, err := l.root.MkdirAt(top, name, 0o700)
 		if err != nil {
 			return diskError(op, err)
@@ -106,6 +106,9 @@ func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Str
 		dirs[name] = d
 	}
 	if err := l.workDirs(dirs["mounts"], res.Repositories); err != nil {
+		return diskError(op, err)
+	}
+	if err := l.indexDirs(dirs["index"], res.Repositories); err != nil {
 		return diskError(op, err)
 	}
 	for i := range res.Repositories {
@@ -135,6 +138,22 @@ func (l *Local) workDirs(mounts *os.File, trees []RepositoryTree) error {
 	}
 	for _, n := range names {
 		d, err := l.root.MkdirAt(top, n, 0o700)
+		if err != nil {
+			return err
+		}
+		d.Close()
+	}
+	return nil
+}
+
+// indexDirs makes the directories for the indexes that no Worker can reach: see
+// lookOps in plan.go.
+func (l *Local) indexDirs(top *os.File, trees []RepositoryTree) error {
+	for _, t := range trees {
+		if keepsStat(t.Strategy) || t.Strategy == policy.StrategyDirect {
+			continue
+		}
+		d, err := l.root.MkdirAt(top, string(t.RepositoryID), 0o700)
 		if err != nil {
 			return err
 		}
@@ -177,7 +196,12 @@ func (l *Local) clone(ctx context.Context, s cow.Strategy, t RepositoryTree, dir
 		return diskError(op, err)
 	}
 	defer tree.Close()
-	return patchIndex(tree, t.TreeKey, stats.m)
+	base, err := rootdir.OpenAt(dirs["index"], string(t.RepositoryID), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return diskError(op, err)
+	}
+	defer base.Close()
+	return l.patchIndex(tree, base, t.TreeKey, stats.m)
 }
 
 // statMap collects the final stat data of cloned files from parallel workers.
@@ -198,8 +222,9 @@ func (s *statMap) add(rel string, st *cow.Statx) {
 }
 
 // patchIndex gives the clone's index the clone's stat data, so that the first
-// git status reads no file. No Worker has run on the tree yet.
-func patchIndex(tree *os.File, treeKey string, stats map[string]index.Stat) error {
+// git status reads no file, and keeps a copy in base. No Worker has run on the
+// tree yet.
+func (l *Local) patchIndex(tree, base *os.File, treeKey string, stats map[string]index.Stat) error {
 	const op = "helper.index"
 	f, err := rootdir.OpenAt(tree, ".git/index", unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -234,6 +259,14 @@ func patchIndex(tree *os.File, treeKey string, stats map[string]index.Stat) erro
 	}
 	// The write moved the index's mtime to now, and the files' own mtimes lie in
 	// the past, so no entry is "racy" (gitformat-index(5)) and read again.
+	copied, err := l.newFile(base, "index")
+	if err != nil {
+		return diskError(op, err)
+	}
+	defer copied.Close()
+	if _, err := copied.Write(x.Bytes()); err != nil {
+		return diskError(op, err)
+	}
 	return nil
 }
 

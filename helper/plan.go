@@ -15,7 +15,12 @@ const (
 	scratchAt   = "/scratch"
 	homeAt      = "/home/worker"
 	objectsAt   = "/run/yoi/objects"
+	baseAt      = "/run/yoi/base"
 )
+
+// lookBytes bounds what a look may write: the objects of what the workspace has
+// and the point has not.
+const lookBytes = 1 << 30
 
 // sources turns a path below the Runtime root into the source of a bind or a
 // layer: a detached idmapped mount where the helper is privileged, else a path
@@ -73,13 +78,17 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 	for _, p := range readOnlyProc {
 		ops = append(ops, mounts.ReadOnlyPath{Target: p})
 	}
-	scratchAttr := inside
-	scratchAttr.NoExec = req.NoExec
-	scratch, err := veiled(src, req.AllocationID, scratchAt, "scratch", scratchWork, scratchAttr, true)
-	if err != nil {
-		return mounts.Plan{}, err
+	if req.ReadOnly {
+		ops = append(ops, mounts.Tmpfs{Target: scratchAt, Mode: 0o700, Worker: true, SizeBytes: lookBytes, Attr: inside})
+	} else {
+		scratchAttr := inside
+		scratchAttr.NoExec = req.NoExec
+		scratch, err := veiled(src, req.AllocationID, scratchAt, "scratch", scratchWork, scratchAttr, true)
+		if err != nil {
+			return mounts.Plan{}, err
+		}
+		ops = append(ops, scratch)
 	}
-	ops = append(ops, scratch)
 	for _, t := range req.Repositories {
 		more, err := repositoryOps(req, t, &direct, src)
 		if err != nil {
@@ -108,6 +117,10 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 		return nil, err
 	}
 	ops := []mounts.Op{mounts.Overlay{Target: objectsAt + "/" + string(t.RepositoryID), Lower: []mounts.Source{objects}, Attr: ro}}
+	if req.ReadOnly {
+		more, err := lookOps(req, t, src)
+		return append(ops, more...), err
+	}
 	if t.Strategy != policy.StrategyOverlay {
 		o, err := veiled(src, req.AllocationID, at, "root/"+string(t.RepositoryID), string(t.RepositoryID), attr, volatile(req))
 		return append(ops, o), err
@@ -123,12 +136,52 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 	return append(ops, mounts.Overlay{Target: at, Lower: []mounts.Source{lower}, Data: layers, Upper: "upper", Work: "work", Volatile: volatile(req), Attr: attr}), nil
 }
 
+// lookOps mounts one repository for a look: all that could be written to is a
+// lower layer, so that a live Worker's mount of the same directories is left in
+// peace and several looks may go on at once. What such a Worker changes meanwhile
+// is seen or not (overlayfs.rst, "Changes to underlying filesystems"); neither the
+// kernel nor the workspace takes harm. Beside it, at baseAt, lies the index with
+// which the workspace began, as no Worker can have changed it.
+func lookOps(req LaunchRequest, t RepositoryTree, src sources) ([]mounts.Op, error) {
+	attr := mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true}
+	lower := []string{rootdir.Repository(req.AllocationID, t.RepositoryID)}
+	if t.Strategy == policy.StrategyOverlay {
+		lower = []string{rootdir.Layers(req.AllocationID, t.RepositoryID) + "/upper", rootdir.Tree(t.RepositoryID, t.TreeKey)}
+	}
+	base := rootdir.Tree(t.RepositoryID, t.TreeKey) + "/.git"
+	if !keepsStat(t.Strategy) {
+		base = rootdir.BaseIndex(req.AllocationID, t.RepositoryID)
+	}
+	var ops []mounts.Op
+	for _, m := range []struct {
+		target string
+		lower  []string
+	}{{workspaceAt, lower}, {baseAt, []string{base}}} {
+		o := mounts.Overlay{Target: m.target + "/" + string(t.RepositoryID), Attr: attr}
+		for _, rel := range m.lower {
+			l, err := src.source(rel, attr)
+			if err != nil {
+				return nil, err
+			}
+			o.Lower = append(o.Lower, l)
+		}
+		ops = append(ops, o)
+	}
+	return ops, nil
+}
+
+// keepsStat tells whether a strategy's files have the inode numbers and ctimes of
+// the pristine tree's, so that its index is right for them.
+func keepsStat(s policy.StrategyName) bool {
+	return s == policy.StrategyOverlay || s == policy.StrategyBtrfsSnapshot
+}
+
 // volatile tells whether a workspace's overlay may leave out syncing. Without
 // that the kernel syncs the whole file system below an overlay at its end
 // (ovl_sync_fs), other Workers' files and all, and the sandbox's exit waits for
 // it. Scratch is always volatile; a workspace that may be wanted after a power
 // failure never is.
-func volatile(req LaunchRequest) bool { return req.Volatile || req.ReadOnly }
+func volatile(req LaunchRequest) bool { return req.Volatile }
 
 // veiled mounts a directory of the allocation by way of an overlay that has it
 // as its only real layer. A plain bind mount would do the same, but its root's

@@ -142,16 +142,43 @@ func TestPlanNeedsTheDirectDescriptor(t *testing.T) {
 // that is makes the Worker's fsync(2) do nothing.
 func TestPlanVolatile(t *testing.T) {
 	for _, s := range []policy.StrategyName{policy.StrategyReflink, policy.StrategyOverlay} {
-		for _, c := range []struct{ volatile, readOnly, want bool }{{false, false, false}, {true, false, true}, {false, true, true}} {
+		for _, volatile := range []bool{false, true} {
 			req := launchOf(s, testTree)
-			req.Volatile, req.ReadOnly = c.volatile, c.readOnly
+			req.Volatile = volatile
 			ops, _ := planOf(t, req)
-			if got := ops["/workspace/app"].(mounts.Overlay).Volatile; got != c.want {
-				t.Errorf("%s %+v: the workspace's overlay has volatile %v", s, c, got)
+			if got := ops["/workspace/app"].(mounts.Overlay).Volatile; got != volatile {
+				t.Errorf("%s: the workspace's overlay has volatile %v, not %v", s, got, volatile)
 			}
 			if !ops["/scratch"].(mounts.Overlay).Volatile {
 				t.Errorf("%s: scratch is synced", s)
 			}
+		}
+	}
+}
+
+// A look goes on beside a live Worker and other looks, so it may have nothing of
+// the workspace as an upper layer.
+func TestPlanOfALook(t *testing.T) {
+	for s, want := range map[policy.StrategyName][]string{
+		policy.StrategyOverlay: {"execution-workspaces/ws-1/mounts/app/upper", "repository-cache/git/app/trees/" + testTree,
+			"repository-cache/git/app/bare.git/objects", "repository-cache/git/app/trees/" + testTree + "/.git"},
+		policy.StrategyReflink: {"execution-workspaces/ws-1/root/app", "execution-workspaces/ws-1/index/app", "repository-cache/git/app/bare.git/objects"},
+	} {
+		req := launchOf(s, testTree)
+		req.ReadOnly = true
+		ops, asked := planOf(t, req)
+		slices.Sort(asked)
+		slices.Sort(want)
+		if !slices.Equal(asked, want) {
+			t.Errorf("%s: asks for %q, want %q", s, asked, want)
+		}
+		for target, op := range ops {
+			if o, ok := op.(mounts.Overlay); ok && (o.Data != (mounts.Source{}) || !o.Attr.ReadOnly) {
+				t.Errorf("%s: %s can be written to", s, target)
+			}
+		}
+		if _, ok := ops["/scratch"].(mounts.Tmpfs); !ok {
+			t.Errorf("%s: the Worker's scratch is mounted", s)
 		}
 	}
 }

@@ -140,8 +140,9 @@ type LaunchRequest struct {
 	// Transient Workers are the runtime's own: their directory goes with them, and
 	// Wait answers once.
 	Transient bool `json:"transient,omitempty"`
-	// ReadOnly mounts every repository read-only, for looking at a workspace
-	// without changing it.
+	// ReadOnly is a look at a workspace: every repository is mounted read-only,
+	// with the index that it began with, beside a live Worker if there is one, and
+	// scratch is empty.
 	ReadOnly bool `json:"read_only,omitempty"`
 	// Volatile says that the workspace need not survive a power failure: its
 	// files are not synced, neither at the Worker's wish nor at its end.

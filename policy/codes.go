@@ -88,6 +88,11 @@ const (
 	CodeAllocationInUse     Code = "allocation_in_use"
 	CodeUncollectedWork     Code = "uncollected_work"
 	CodeCleanupIncomplete   Code = "cleanup_incomplete"
+	CodeWorkspaceUnreadable Code = "workspace_unreadable"
+	CodeResultTooLarge      Code = "result_too_large"
+	CodeNothingToCollect    Code = "nothing_to_collect"
+	CodeCollectedExists     Code = "collected_exists"
+	CodeSnapshotUnknown     Code = "snapshot_unknown"
 
 	CodeCwdAbsolute      Code = "relative_cwd_absolute"
 	CodeCwdEscape        Code = "relative_cwd_escape"
@@ -227,6 +232,11 @@ var catalog = []Info{
 	{CodeAllocationInUse, 409, "A live Worker stands on the execution workspace", "Stop it first: yoi worker stop."},
 	{CodeUncollectedWork, 409, "The workspace holds commits or changes that nobody has collected", "Collect them, or say --discard."},
 	{CodeCleanupIncomplete, 500, "Some resources could not be removed yet", "They stay in the ledger; run yoi gc when the cause is gone."},
+	{CodeWorkspaceUnreadable, 422, "Git cannot read the workspace", "Look at it with yoi worker spawn, and mend or remove what the message names."},
+	{CodeResultTooLarge, 422, "The result is larger than the limit", "Raise --max-bytes, or take less."},
+	{CodeNothingToCollect, 422, "The workspace has no commit of its own", "See yoi ws status; --uncommitted collects what is not committed."},
+	{CodeCollectedExists, 409, "The name belongs to other collected commits", "Choose another name with --as, or say --force."},
+	{CodeSnapshotUnknown, 404, "No such snapshot", "List the snapshots of the workspace first."},
 
 	{CodeCwdAbsolute, 422, "relative_cwd is an absolute path", "Give a path relative to the workspace root."},
 	{CodeCwdEscape, 422, "relative_cwd leaves the workspace", "Give a path without .. components."},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/url"
 	"os"
 	"slices"
@@ -298,6 +299,9 @@ func (c *creation) gitDirs(ctx context.Context) error {
 			}
 			c.made.Files, c.made.Bytes = int64(tree.Entries), tree.Bytes
 			c.warnings = append(c.warnings, warnings...)
+			if err := c.keepIndex(t.RepositoryID); err != nil {
+				return err
+			}
 		case policy.StrategyGitSparse:
 			tree, warnings, err := c.r.cache.Checkout(ctx, repo.point, c.r.root.Abs(dir))
 			if err != nil {
@@ -305,6 +309,9 @@ func (c *creation) gitDirs(ctx context.Context) error {
 			}
 			c.made.Files, c.made.Bytes = c.made.Files+int64(tree.Entries), c.made.Bytes+tree.Bytes
 			c.warnings = append(c.warnings, warnings...)
+			if err := c.keepIndex(t.RepositoryID); err != nil {
+				return err
+			}
 		}
 		top, err := c.r.root.OpenDir(dir)
 		if err != nil {
@@ -315,6 +322,29 @@ func (c *creation) gitDirs(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// keepIndex copies the index that git has just written to where no Worker can
+// change it, as the helper does for the trees that it makes.
+func (c *creation) keepIndex(id policy.RepositoryID) error {
+	const op = "runtime.create"
+	from, err := c.r.root.OpenFile(rootdir.Repository(c.id, id)+"/.git/index", unix.O_RDONLY, 0)
+	if err != nil {
+		return policy.Errorf(policy.CodeInternal, op, "the new workspace's index cannot be read").Because(err)
+	}
+	defer from.Close()
+	to, err := c.r.root.OpenFile(rootdir.BaseIndex(c.id, id)+"/index", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		_, err = io.Copy(to, from)
+		err = errors.Join(err, to.Close())
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
+	}
+	if err != nil {
+		return policy.Errorf(policy.CodeInternal, op, "the new workspace's index cannot be kept").Because(err)
 	}
 	return nil
 }

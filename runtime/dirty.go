@@ -3,8 +3,6 @@ package runtime
 import (
 	"bytes"
 	"context"
-	"io"
-	"os"
 	"strings"
 
 	"yoi.dev/yoi-runtime/gitcache/patch"
@@ -72,7 +70,7 @@ func (c *creation) apply(ctx context.Context) error {
 			RepositoryID: repo.point.RepositoryID, Kind: policy.PatchArtifact, Digest: string(repo.patch.digest),
 			Bytes: int64(len(repo.patch.content)), Files: repo.patch.Files, CreatedAt: c.r.now(),
 		}
-		if err := c.baseline(ctx, repo, &d); err != nil {
+		if err := c.baseline(ctx, i, &d); err != nil {
 			return err
 		}
 		c.dirtyStates = append(c.dirtyStates, d)
@@ -89,25 +87,22 @@ func (c *creation) applyPatch(ctx context.Context, repo *creationRepo) error {
 	if p, ok := underAny(repo.patch.Paths, links); ok {
 		return policy.Errorf(policy.CodePatchSubmodule, op, "the patch changes a file of a submodule").With("path", p)
 	}
-	stdin, done, err := feed(repo.patch.content)
-	if err != nil {
-		return err
-	}
-	defer done()
 	a := c.allocation()
 	a.SandboxPolicy = policy.SandboxPolicy{}.Normalize()
-	out, code, err := c.r.capture(ctx, a, launch{
+	var out bytes.Buffer
+	git := capture{stdin: repo.patch.content, limit: maxCapture}
+	code, err := git.run(ctx, c.r, a, launch{
 		id: policy.NewWorkerID(), repo: repo.point.RepositoryID, command: []string{"/bin/sh", "-c", applyScript},
-		stdio: [3]*os.File{stdin}, limits: policy.Limits{WallClock: workLimit, FileSize: patch.MaxBinary},
+		limits:        policy.Limits{WallClock: lookLimit, FileSize: patch.MaxBinary},
 		dieWithParent: true, unrecorded: true, volatile: c.ephemeral,
-	})
+	}, &out)
 	switch {
 	case err != nil:
 		return err
 	case code == 0:
 		return nil
 	}
-	return applyError(string(out))
+	return applyError(out.String())
 }
 
 // applyError words what git said. It names paths inside the tree only.
@@ -145,33 +140,14 @@ func underAny(paths, dirs []string) (string, bool) {
 	return "", false
 }
 
-// feed gives content as the reading end of a pipe. The file that it is stored in
-// is not handed over: /proc/self/fd would show its path on the host.
-func feed(content []byte) (r *os.File, done func(), err error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, nil, policy.AsDiagnostic(err)
-	}
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		_, _ = io.Copy(w, bytes.NewReader(content)) // a reader that has gone says why by its exit code
-		w.Close()
-	}()
-	return r, func() {
-		r.Close()
-		<-written
-	}, nil
-}
-
 // baseline asks git, in a sandbox, which tree the point and the changes make, so
 // that only what a Worker adds to them counts as work that nobody has collected.
 // A workspace that is thrown away in any case needs none.
-func (c *creation) baseline(ctx context.Context, repo *creationRepo, d *DirtyState) error {
+func (c *creation) baseline(ctx context.Context, i int, d *DirtyState) error {
 	if c.ephemeral {
 		return nil
 	}
-	w, err := c.r.workOf(ctx, c.allocation(), repo.point.RepositoryID, repo.point.CommitID)
+	w, err := c.r.workOf(ctx, c.allocation(), i)
 	if err != nil {
 		return err
 	}

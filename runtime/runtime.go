@@ -62,6 +62,7 @@ type Runtime struct {
 	directMu   sync.Mutex
 	direct     map[policy.WorkerID][]*os.File // locked sources of direct mounts
 	events     broadcast
+	looks      chan struct{} // a place for each look under way
 }
 
 // embeddedSegment keeps the ledger of embedded runs short, since each run reads
@@ -71,7 +72,7 @@ const embeddedSegment = 32 << 10
 // Open opens a Runtime root, making it if needed. Recovery is the caller's to
 // start: Recover, which a daemon does before it serves.
 func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
-	r := &Runtime{daemon: o.Daemon, log: o.Log, now: o.Clock, direct: make(map[policy.WorkerID][]*os.File)}
+	r := &Runtime{daemon: o.Daemon, log: o.Log, now: o.Clock, direct: make(map[policy.WorkerID][]*os.File), looks: make(chan struct{}, maxLooks)}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}

@@ -37,6 +37,12 @@ type Service interface {
 	// WorkspaceDisk measures what a workspace occupies now: it looks at each file.
 	WorkspaceDisk(ctx context.Context, id policy.AllocationID) (DiskUsage, error)
 	RemoveWorkspace(ctx context.Context, id policy.AllocationID, req RemoveWorkspaceRequest) (Workspace, error)
+	DiffWorkspace(ctx context.Context, id policy.AllocationID, req ResultRequest) (DiffReport, error)
+	StatusWorkspace(ctx context.Context, id policy.AllocationID, req ResultRequest) (StatusReport, error)
+	WorkspaceCommits(ctx context.Context, id policy.AllocationID, req CommitsRequest) (CommitsReport, error)
+	// ExportWorkspace writes a workspace's results to w and returns how many bytes
+	// it wrote; with an error what is written is not whole.
+	ExportWorkspace(ctx context.Context, id policy.AllocationID, req ExportRequest, w io.Writer) (int64, error)
 
 	SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Worker, error)
 	ListWorkers(ctx context.Context, f ListFilter) (WorkerList, error)

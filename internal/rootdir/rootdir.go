@@ -54,6 +54,12 @@ func Repository(id policy.AllocationID, repo policy.RepositoryID) string {
 func Layers(id policy.AllocationID, repo policy.RepositoryID) string {
 	return Workspace(id) + "/mounts/" + string(repo)
 }
+
+// BaseIndex is the directory that holds the git index of a repository as it was
+// before any Worker, where the strategy gives files inode numbers of their own.
+func BaseIndex(id policy.AllocationID, repo policy.RepositoryID) string {
+	return Workspace(id) + "/index/" + string(repo)
+}
 func Scratch(id policy.AllocationID) string { return Workspace(id) + "/scratch" }
 func Worker(id policy.WorkerID) string      { return Workers + "/" + string(id) }
 func Objects(repo policy.RepositoryID) string {

@@ -160,6 +160,30 @@ func (s *Service) RemoveWorkspace(ctx context.Context, id policy.AllocationID, r
 	return ws, s.enter(ctx, "RemoveWorkspace", string(id), req)
 }
 
+func (s *Service) DiffWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ResultRequest) (runtime.DiffReport, error) {
+	return answer(s, Diff(), s.enter(ctx, "DiffWorkspace", string(id), req))
+}
+
+func (s *Service) StatusWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ResultRequest) (runtime.StatusReport, error) {
+	return answer(s, Status(), s.enter(ctx, "StatusWorkspace", string(id), req))
+}
+
+func (s *Service) WorkspaceCommits(ctx context.Context, id policy.AllocationID, req runtime.CommitsRequest) (runtime.CommitsReport, error) {
+	return answer(s, Commits(), s.enter(ctx, "WorkspaceCommits", string(id), req))
+}
+
+// ExportWorkspace serves Logs.
+func (s *Service) ExportWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ExportRequest, w io.Writer) (int64, error) {
+	if err := s.enter(ctx, "ExportWorkspace", string(id), req); err != nil {
+		return 0, err
+	}
+	n, err := w.Write(s.Logs)
+	if err == nil {
+		err = s.LogsErr
+	}
+	return int64(n), err
+}
+
 func (s *Service) SpawnWorker(ctx context.Context, req runtime.SpawnWorkerRequest) (runtime.Worker, error) {
 	return WorkerRecord(), s.enter(ctx, "SpawnWorker", "", req)
 }

@@ -67,6 +67,7 @@ func WorkerRecord() runtime.Worker {
 			Work: []runtime.Work{{
 				RepositoryID: "app", Head: strings.Repeat("a", 40), CommitCount: 1, Commits: []string{strings.Repeat("a", 40)},
 				Tree: strings.Repeat("b", 40), ChangedPaths: 2, DiffDigest: "sha256:" + strings.Repeat("c", 64),
+				CollectedAs: strings.Repeat("a", 40), Partial: true,
 			}},
 		},
 	}
@@ -123,4 +124,30 @@ func Ledger() []runtime.LedgerRecord {
 		{Stream: "runtime/s001", Seq: 1, Time: Then, Kind: "intent", Resource: "r1", Type: "directory", Owner: string(Allocation), Path: "execution-workspaces/" + string(Allocation)},
 		{Stream: "runtime/s001", Seq: 2, Time: Then, Kind: "done", Resource: "r1"},
 	}
+}
+
+func Diff() runtime.DiffReport {
+	return runtime.DiffReport{Repositories: []runtime.RepositoryDiff{{
+		RepositoryID: Repository, CommitID: Commit, Tree: Tree, FileCount: 2, Additions: 3, Deletions: 1, Partial: true,
+		Files: []runtime.DiffFile{
+			{Path: "new", OldPath: "old", Status: "renamed", OldMode: "100644", NewMode: "100755", Additions: 3, Deletions: 1},
+			{Path: "image.png", Status: "added", OldMode: "000000", NewMode: "100644", Binary: true},
+		},
+	}}}
+}
+
+func Status() runtime.StatusReport {
+	return runtime.StatusReport{Repositories: []runtime.RepositoryStatus{{
+		RepositoryID: Repository, Head: Commit, Branch: "work", CommitCount: 2, Staged: 1, Unstaged: 1, Untracked: 1, Conflicted: 1,
+		Entries: []runtime.StatusEntry{{Path: "a", Index: "M", Worktree: "."}, {Path: "b", Index: "?", Worktree: "?"}},
+	}}}
+}
+
+func Commits() runtime.CommitsReport {
+	return runtime.CommitsReport{Repositories: []runtime.RepositoryCommits{{
+		RepositoryID: Repository, CommitCount: 1, Commits: []runtime.WorkspaceCommit{{
+			ID: Commit, Parents: []string{Tree}, Tree: Tree, AuthorName: "A", AuthorEmail: "a@example.org", AuthoredAt: Then,
+			CommitterName: "C", CommitterEmail: "c@example.org", CommittedAt: Then, Subject: "work",
+		}},
+	}}}
 }

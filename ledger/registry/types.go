@@ -110,14 +110,18 @@ type Work struct {
 	RepositoryID policy.RepositoryID `json:"repository_id"`
 	// Head is the commit that HEAD names, "" for none.
 	Head string `json:"head,omitempty"`
-	// CommitCount counts the commits that are not ancestors of the point; Commits
-	// are the newest of them, at most 1000.
+	// CommitCount counts the commits that are neither ancestors of what the
+	// workspace was given nor collected; Commits are the newest of them, at most 1000.
 	CommitCount int      `json:"commit_count"`
 	Commits     []string `json:"commits,omitempty"`
 	// Tree is the tree id of all files that are not ignored, whether committed or
 	// not. ChangedPaths counts those that differ from the point's.
 	Tree         string `json:"tree,omitempty"`
 	ChangedPaths int    `json:"changed_paths"`
+	// CollectedAs is a collected commit whose tree is Tree, "" for none.
+	CollectedAs string `json:"collected_as,omitempty"`
+	// Partial says that some files could not be read and are not in Tree.
+	Partial bool `json:"partial,omitempty"`
 	// DiffDigest is "sha256:…" of git diff-tree --binary from the point to Tree.
 	DiffDigest string `json:"diff_digest,omitempty"`
 }

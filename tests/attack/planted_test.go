@@ -3,6 +3,8 @@ package attack
 import (
 	"context"
 	_ "embed"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,10 +109,39 @@ func exists(p string) bool {
 	return err == nil
 }
 
-// end removes the workspace: first asking, which makes the Runtime look at the
+// results asks for everything that can be taken out of the workspace. It may be
+// refused, by a diagnostic and soon.
+func (r room) results(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	c := r.d.Client
+	for name, ask := range map[string]func() error{
+		"diff":    func() error { _, err := c.DiffWorkspace(ctx, r.ws, runtime.ResultRequest{}); return err },
+		"status":  func() error { _, err := c.StatusWorkspace(ctx, r.ws, runtime.ResultRequest{}); return err },
+		"commits": func() error { _, err := c.WorkspaceCommits(ctx, r.ws, runtime.CommitsRequest{}); return err },
+		"patch":   func() error { return r.export(ctx, runtime.ExportPatch) },
+		"bundle":  func() error { return r.export(ctx, runtime.ExportBundle) },
+		"tar":     func() error { return r.export(ctx, runtime.ExportTar) },
+	} {
+		err := ask()
+		if err == nil || errors.Is(err, policy.CodeWorkspaceUnreadable) || errors.Is(err, policy.CodeNothingToCollect) || errors.Is(err, policy.CodeSelectorMissing) {
+			continue
+		}
+		t.Errorf("%s: %v\n%s", name, err, r.d.Runtimed.Log())
+	}
+}
+
+func (r room) export(ctx context.Context, f runtime.ExportFormat) error {
+	_, err := r.d.Client.ExportWorkspace(ctx, r.ws, runtime.ExportRequest{Format: f}, io.Discard)
+	return err
+}
+
+// end takes what there is out of the workspace and removes it: first asking, which makes the Runtime look at the
 // attacker's git directory, then anyhow.
 func (r room) end(t *testing.T) {
 	t.Helper()
+	r.results(t)
 	// A Worker's tree must not be able to hold the Runtime up for long either.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
