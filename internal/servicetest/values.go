@@ -37,7 +37,7 @@ func Point() policy.RepositoryPoint {
 func Repositories() []runtime.Repository {
 	return []runtime.Repository{{
 		ID: Repository, Source: "https://example.org/hello.git", CreatedAt: Then, FetchedAt: Then.Add(time.Minute),
-		CacheBytes: 5 << 20, Trees: 2,
+		CacheBytes: 5 << 20, Trees: 2, Options: policy.RepositoryOptions{Filter: "blob:none"},
 	}}
 }
 
