@@ -97,7 +97,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"Problem": Problem{}, "Diagnostic": policy.Diagnostic{}, "Info": runtime.Info{}, "Repository": runtime.Repository{},
 		"RepositoryList": repositoryList{}, "FetchResult": runtime.FetchResult{}, "RepositoryPoint": policy.RepositoryPoint{},
 		"ResolveResult": runtime.ResolveResult{}, "Workspace": runtime.Workspace{}, "WorkspaceList": runtime.WorkspaceList{},
-		"Evidence": runtime.Evidence{}, "DiskUsage": runtime.DiskUsage{}, "Worker": runtime.Worker{}, "WorkerList": runtime.WorkerList{}, "Outcome": runtime.Outcome{}, "Work": runtime.Work{},
+		"Evidence": runtime.Evidence{}, "DiskUsage": runtime.DiskUsage{}, "Worker": runtime.Worker{}, "WorkerList": runtime.WorkerList{}, "Outcome": runtime.Outcome{}, "Protections": policy.Protections{}, "Work": runtime.Work{},
 		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{},
 		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,6 +50,8 @@ type attempt struct {
 	resources []ledger.Resource
 	opened    []*os.File
 	idRange   idRange
+	// protections are those of spec.
+	protections policy.Protections
 	// allocation is the locked execution-workspaces/<id>/lock.
 	allocation *os.File
 	// teardown is what is closed behind the Worker's end, in this order.
@@ -95,6 +98,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	}
 	spec := a.spec(plan, w)
 	spec.Network = network
+	if spec.Landlock, a.protections.LandlockABI, err = landlockFor(req, nsexec.LandlockABI()); err != nil {
+		return nil, err
+	}
 	if req.Logs {
 		if err := a.logs(spec); err != nil {
 			return nil, err
@@ -113,7 +119,7 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
 	}
 	l.watch(req, p, a.resources, a.teardown)
-	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base}, nil
+	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base, Protections: a.protections}, nil
 }
 
 // traceless does what a launch needs and a crash takes back by itself, so that it
@@ -360,6 +366,24 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		s.Hold = append(s.Hold, a.idRange.lock)
 	}
 	return s
+}
+
+// landlockFor is the second wall as far as a kernel of that ABI has it, and the
+// ABI that it is applied by, 0 for none.
+func landlockFor(req LaunchRequest, abi int) (*nsexec.Landlock, int, error) {
+	ll := &nsexec.Landlock{Mounts: req.Mounts, Writable: []string{scratchAt, "/tmp", homeAt, "/dev/shm"}}
+	if !req.ReadOnly {
+		ll.Writable = append(ll.Writable, workspaceAt)
+	}
+	switch {
+	case ll.Applies(abi):
+		return ll, abi, nil
+	case slices.Contains(req.Require, policy.ProtectLandlock):
+		return nil, 0, policy.Errorf(policy.CodeKernelFeatureMissing, "helper.launch", "the policy requires Landlock, which this kernel does not have as needed").
+			With("feature", "landlock").With("abi", strconv.Itoa(abi)).
+			WithHint("Boot a kernel with Landlock (lsm=landlock,…), or take landlock out of the policy's require.")
+	}
+	return nil, 0, nil
 }
 
 // rlimits are setrlimit(2)'s. Core files would be written into the workspace by

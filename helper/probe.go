@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -33,7 +34,7 @@ func (l *Local) Probe(ctx context.Context) (ProbeResult, error) {
 }
 
 func (l *Local) checks() []Check {
-	checks := []Check{l.privilegeCheck(), userNamespaceCheck(), seccompCheck(), openat2Check()}
+	checks := []Check{l.privilegeCheck(), userNamespaceCheck(), seccompCheck(), landlockCheck(), openat2Check()}
 	return append(checks, kernelCheck())
 }
 
@@ -70,6 +71,19 @@ func sysctl(name string) string {
 		return "" // this kernel has no such switch
 	}
 	return strings.TrimSpace(string(b))
+}
+
+func landlockCheck() Check {
+	c := Check{Name: "landlock", State: "ok"}
+	switch abi := nsexec.LandlockABI(); {
+	case abi < 2:
+		return Check{c.Name, "degraded", "this kernel cannot restrict files by Landlock: workers have one wall less", "Linux 5.19 or newer, booted with lsm=landlock,…"}
+	case abi < 6:
+		c.Message = fmt.Sprintf("ABI %d: files; abstract sockets and signals take Linux 6.12", abi)
+	default:
+		c.Message = fmt.Sprintf("ABI %d: files, abstract sockets, signals", abi)
+	}
+	return c
 }
 
 func seccompCheck() Check {

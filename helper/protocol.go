@@ -127,6 +127,11 @@ type LaunchRequest struct {
 	HostNetwork  bool                `json:"host_network,omitempty"`
 	Limits       policy.Limits       `json:"limits,omitzero"`
 	NoExec       bool                `json:"scratch_noexec,omitempty"`
+	// Mounts says that the Worker may mount in namespaces of its own, which
+	// Landlock's restriction of files would take away.
+	Mounts bool `json:"mounts,omitempty"`
+	// Require are the protections without which there is no launch.
+	Require []policy.Protection `json:"require,omitempty"`
 	// Terminal gives the Worker a terminal of its own in place of the stdio
 	// entries that are not given; Launched.Terminal is the other end. Rows and
 	// Columns are its first size.
@@ -180,6 +185,9 @@ func (r LaunchRequest) validate() error {
 	if len(r.Env) > 2048 {
 		return policy.Errorf(policy.CodeEnvironmentInvalid, "helper.launch", "more than 2048 variables")
 	}
+	if err := policy.ValidateRequired(r.Require); err != nil {
+		return err
+	}
 	return r.Limits.Validate()
 }
 
@@ -199,7 +207,8 @@ type Launched struct {
 	// StartedAt is when the Worker's exec succeeded.
 	StartedAt time.Time
 	// IDBase is the first host uid of the Worker's range, 0 without a range.
-	IDBase uint32
+	IDBase      uint32
+	Protections policy.Protections
 }
 
 // RemoveRequest takes an allocation away. Background returns once nothing of it
@@ -307,6 +316,8 @@ type (
 	launchedBody struct {
 		StartedAt time.Time `json:"started_at"`
 		IDBase    uint32    `json:"id_base,omitempty"`
-		Terminal  bool      `json:"terminal,omitempty"`
+
+		Protections policy.Protections `json:"protections"`
+		Terminal    bool               `json:"terminal,omitempty"`
 	}
 )

@@ -23,7 +23,9 @@ var callNames = map[uintptr]string{
 	unix.SYS_PRCTL: "prctl", unix.SYS_CAPSET: "capset", unix.SYS_KEYCTL: "keyctl", unix.SYS_SETHOSTNAME: "sethostname",
 	unix.SYS_OPENAT: "openat", unix.SYS_MKDIRAT: "mkdirat", unix.SYS_PRLIMIT64: "prlimit64", unix.SYS_SETPRIORITY: "setpriority",
 	unix.SYS_WRITE: "write", unix.SYS_READ: "read", unix.SYS_IOCTL: "ioctl", unix.SYS_FCHDIR: "fchdir", unix.SYS_SYMLINKAT: "symlinkat",
-	unix.SYS_SETRESUID: "setresuid", unix.SYS_SETRESGID: "setresgid", unix.SYS_SETGROUPS: "setgroups", unix.SYS_CLONE: "clone",
+	unix.SYS_LANDLOCK_CREATE_RULESET: "landlock_create_ruleset", unix.SYS_LANDLOCK_ADD_RULE: "landlock_add_rule",
+	unix.SYS_LANDLOCK_RESTRICT_SELF: "landlock_restrict_self",
+	unix.SYS_SETRESUID:              "setresuid", unix.SYS_SETRESGID: "setresgid", unix.SYS_SETGROUPS: "setgroups", unix.SYS_CLONE: "clone",
 }
 
 func callName(nr uintptr) string {

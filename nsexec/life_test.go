@@ -233,6 +233,9 @@ func filteredLauncher() {
 	}
 	s := newSpec("true")
 	s.CwdRoot, s.RelativeCwd, s.DieWithParent = "/", "usr/bin", true
+	if nr >= unix.SYS_LANDLOCK_CREATE_RULESET && nr <= unix.SYS_LANDLOCK_RESTRICT_SELF {
+		s.Landlock = &Landlock{Writable: []string{"/tmp"}}
+	}
 	p, err := Launch(context.Background(), s)
 	if err != nil {
 		d := policy.AsDiagnostic(err)
@@ -247,6 +250,7 @@ func TestMissingKernelFeatures(t *testing.T) {
 	for name, nr := range map[string]uint32{
 		"clone3": unix.SYS_CLONE3, "mount_setattr": unix.SYS_MOUNT_SETATTR, "openat2": unix.SYS_OPENAT2, "pidfd_open": unix.SYS_PIDFD_OPEN, "close_range": unix.SYS_CLOSE_RANGE,
 		"fsopen": unix.SYS_FSOPEN, "open_tree": unix.SYS_OPEN_TREE, "move_mount": unix.SYS_MOVE_MOUNT, "pivot_root": unix.SYS_PIVOT_ROOT,
+		"landlock": unix.SYS_LANDLOCK_CREATE_RULESET, "landlock_add_rule": unix.SYS_LANDLOCK_ADD_RULE, "landlock_restrict_self": unix.SYS_LANDLOCK_RESTRICT_SELF,
 		"unshare": unix.SYS_UNSHARE, "execveat": unix.SYS_EXECVEAT, "signalfd4": unix.SYS_SIGNALFD4,
 	} {
 		var out bytes.Buffer

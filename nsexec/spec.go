@@ -50,6 +50,8 @@ type Spec struct {
 	// Network is a network namespace of NewNetwork's for this sandbox alone. Nil
 	// makes one, which costs the launch half a millisecond.
 	Network *os.File
+	// Landlock is nil for none. One that the kernel cannot apply fails the launch.
+	Landlock *Landlock
 	// Filter is the seccomp program as raw struct sock_filter entries. Empty means
 	// no filter; only tests want that.
 	Filter []byte

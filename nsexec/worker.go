@@ -34,6 +34,9 @@ func (b *script) worker() error {
 	b.Add(unix.SYS_UMASK, num(mask))
 	b.stdio()
 	b.cwd()
+	if err := b.landlock(); err != nil {
+		return err
+	}
 	b.step("dropping the last capability", policy.CodeLaunchFailed, "")
 	b.capset(0)
 	b.step("closing the launcher's descriptors", policy.CodeLaunchFailed, "")

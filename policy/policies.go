@@ -176,8 +176,10 @@ type SandboxPolicy struct {
 	// Env is the whole environment beside what the sandbox itself sets; nothing
 	// is inherited.
 	Env map[string]string `json:"env,omitempty"`
-	// Optional names protections that may be missing without stopping the launch.
-	Optional []string `json:"optional,omitempty"`
+	// Require names protections without which no Worker is launched. Others that
+	// not every kernel has are applied where possible, and evidence says which:
+	// see Protections. What is not named there is never left out.
+	Require []Protection `json:"require,omitempty"`
 	// ScratchNoExec mounts /scratch noexec.
 	ScratchNoExec bool `json:"scratch_noexec,omitempty"`
 }
@@ -229,8 +231,8 @@ func (p SandboxPolicy) Validate() error {
 	if len(p.SeccompAllow) > 64 {
 		return Errorf(CodePolicyInvalid, op, "more than 64 further system calls are asked for")
 	}
-	if len(p.Optional) > 0 {
-		return Errorf(CodePolicyInvalid, op, "no protection of this sandbox is optional").With("optional", strings.Join(p.Optional, ","))
+	if err := ValidateRequired(p.Require); err != nil {
+		return err
 	}
 	if err := p.Limits.Validate(); err != nil {
 		return err

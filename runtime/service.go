@@ -293,8 +293,10 @@ type Worker struct {
 	StartedAt    time.Time           `json:"started_at,omitzero"`
 	EndedAt      time.Time           `json:"ended_at,omitzero"`
 	Outcome      *Outcome            `json:"outcome,omitempty"`
-	Workspace    *Workspace          `json:"workspace,omitempty"` // in detail and list
-	Diagnostics  []policy.Diagnostic `json:"diagnostics,omitempty"`
+	// Protections are those of policy.Protection that held it; absent before its start.
+	Protections *policy.Protections `json:"protections,omitempty"`
+	Workspace   *Workspace          `json:"workspace,omitempty"` // in detail and list
+	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
 }
 
 // Outcome is how a Worker ended: the registry's record, which is safe to show.

@@ -97,7 +97,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		r.closeDirect(l.id)
 		return r.launchFailed(ctx, l, w, err)
 	}
-	w.Status, w.StartedAt = registry.WorkerRunning, launched.StartedAt
+	w.Status, w.StartedAt, w.Protections = registry.WorkerRunning, launched.StartedAt, &launched.Protections
 	if err := r.recordStart(ctx, l, w); err != nil {
 		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
 		launched.Pidfd.Close()
@@ -121,7 +121,7 @@ func (r *Runtime) recordStart(ctx context.Context, l launch, w registry.Worker) 
 		return r.registry.PutWorker(ctx, w)
 	}
 	_, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
-		v.Status, v.StartedAt = w.Status, w.StartedAt
+		v.Status, v.StartedAt, v.Protections = w.Status, w.StartedAt, w.Protections
 		return nil
 	})
 	return err
@@ -138,6 +138,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		RepositoryID: l.repo, RelativeCwd: l.cwd,
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
+		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
 		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
 		Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}

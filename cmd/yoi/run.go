@@ -24,6 +24,7 @@ type runFlags struct {
 	repo, rev, branch, strategy, dirty, patch, cwd string
 	scope, env, limits                             []string
 	network, seccomp                               string
+	require                                        []string
 	timeout                                        time.Duration
 	keep                                           bool
 }
@@ -63,6 +64,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj (repeatable)")
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
+	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock (repeatable)")
 	return c
 }
 
@@ -124,6 +126,7 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 	req.Sandbox = policy.SandboxPolicy{
 		Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)},
 		Seccomp: policy.SeccompProfile(f.seccomp),
+		Require: protections(f.require),
 	}
 	if req.Sandbox.Env, err = parseEnv(f.env); err != nil {
 		return req, err
@@ -144,6 +147,14 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 		}
 	}
 	return req, req.Sandbox.Validate()
+}
+
+// protections reads --require; the policy says which there are.
+func protections(names []string) (out []policy.Protection) {
+	for _, n := range names {
+		out = append(out, policy.Protection(n))
+	}
+	return out
 }
 
 // parseRev reads --rev. Empty is HEAD to the policy, but on a command line it is

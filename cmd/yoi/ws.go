@@ -18,7 +18,7 @@ func (a *app) wsCommand() *cobra.Command {
 
 type createFlags struct {
 	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key string
-	scope, env                                                                     []string
+	scope, env, require                                                            []string
 }
 
 func (a *app) wsCreate() *cobra.Command {
@@ -58,6 +58,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host, where the configuration allows it")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
+	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock (repeatable)")
 	fl.StringVar(&f.key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's workspace")
 	return c
 }
@@ -66,7 +67,7 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 	req = runtime.CreateWorkspaceRequest{
 		WorkspaceID: policy.WorkspaceID(f.workspace), Strategy: policy.StrategyName(f.strategy),
 		DirtyState: policy.DirtyStatePolicy(f.dirty), IdempotencyKey: f.key,
-		Sandbox: policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)}, Seccomp: policy.SeccompProfile(f.seccomp)},
+		Sandbox: policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)}, Seccomp: policy.SeccompProfile(f.seccomp), Require: protections(f.require)},
 	}
 	if f.cleanup != "" {
 		if req.Cleanup, err = policy.ParseCleanupPolicy(f.cleanup); err != nil {

@@ -61,6 +61,7 @@ func WorkerRecord() runtime.Worker {
 		ID: Worker, AllocationID: Allocation, WorkspaceID: "default", Status: runtime.WorkerExited,
 		Command: []string{"make", "-j2"}, RelativeCwd: "src", CreatedAt: Then, StartedAt: Then.Add(time.Second),
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
+		Protections: &policy.Protections{LandlockABI: 7},
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true,
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
@@ -94,7 +95,7 @@ func sandbox() policy.SandboxPolicy {
 		Seccomp: policy.SeccompDefault, SeccompAllow: []string{"ptrace"}, Env: map[string]string{"CI": ""},
 		Limits: policy.Limits{WallClock: time.Hour, OpenFiles: 64, Processes: 64, FileSize: 1, AddressSpace: 1 << 30,
 			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1},
-		Optional: []string{"landlock"}, ScratchNoExec: true,
+		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,
 	}
 }
 

@@ -140,6 +140,8 @@ type Worker struct {
 	StartedAt    time.Time           `json:"started_at,omitzero"`
 	EndedAt      time.Time           `json:"ended_at,omitzero"`
 	Outcome      *Outcome            `json:"outcome,omitempty"`
+	// Protections are those that its kernel had for it; nil before the start.
+	Protections *policy.Protections `json:"protections,omitempty"`
 	// Logs are the names of the log files in the Worker's directory.
 	Logs        []string            `json:"logs,omitempty"`
 	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
@@ -150,6 +151,26 @@ func TestLimits(t *testing.T) {
 		if out != "64\n19\n1048576\n" {
 			t.Errorf("the limits are\n%s", out)
 		}
+	})
+}
+
+// TestLandlock: the default sandbox has it where the kernel has it, and evidence
+// says so. Signals to PID 1 are what a Worker can tell it by.
+func TestLandlock(t *testing.T) {
+	abi := nsexec.LandlockABI()
+	if abi < 6 {
+		t.Skip(testenv.SkipMarker + "Landlock ABI 6")
+	}
+	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
+		var ev runtime.Evidence
+		r := y.Run(t, "run", "--json", "--require", "landlock", "--repo", repo.Dir, "--", "sh", "-c", "kill -0 1 2>/dev/null || echo held").Want(t, 0)
+		r.JSON(t, &ev)
+		if len(ev.Workers) != 1 || ev.Workers[0].Protections == nil || ev.Workers[0].Protections.LandlockABI != abi || !strings.Contains(r.Stderr, "held") {
+			t.Errorf("not held by Landlock: %+v, %q", ev.Workers, r.Stderr)
+		}
+		// A sandbox inside ours mounts: bubblewrap's, say.
+		y.OK(t, "run", "--seccomp", "nested", "--repo", repo.Dir, "--", "unshare", "-rm", "mount", "-t", "tmpfs", "none", "/tmp")
+		y.Run(t, "run", "--require", "magic", "--repo", repo.Dir, "--", "true").Want(t, 125)
 	})
 }
 

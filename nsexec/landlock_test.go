@@ -1,0 +1,107 @@
+package nsexec
+
+import (
+	"net"
+	"testing"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+func TestLandlockByABI(t *testing.T) {
+	const old = fsWriteFile | fsRemoveDir | fsRemoveFile | fsMakeChar | fsMakeDir | fsMakeReg | fsMakeSock | fsMakeFifo | fsMakeBlock | fsMakeSym | fsRefer
+	scopes := uint64(scopeAbstractUnixSocket | scopeSignal)
+	for _, test := range []struct {
+		abi    int
+		mounts bool
+		want   rulesetAttr
+	}{
+		{abi: 0}, {abi: 1}, {abi: 5, mounts: true},
+		{abi: 2, want: rulesetAttr{fs: old}},
+		{abi: 3, want: rulesetAttr{fs: old | fsTruncate}},
+		{abi: 4, want: rulesetAttr{fs: old | fsTruncate}},
+		{abi: 5, want: rulesetAttr{fs: old | fsTruncate | fsIoctlDev}},
+		{abi: 6, want: rulesetAttr{fs: old | fsTruncate | fsIoctlDev, scoped: scopes}},
+		{abi: 6, mounts: true, want: rulesetAttr{scoped: scopes}},
+		{abi: 99, want: rulesetAttr{fs: old | fsTruncate | fsIoctlDev, scoped: scopes}},
+	} {
+		l := &Landlock{Mounts: test.mounts}
+		if got := l.restricts(test.abi); got != test.want || l.Applies(test.abi) != (test.want != rulesetAttr{}) {
+			t.Errorf("ABI %d, mounts %v: %+v, want %+v", test.abi, test.mounts, got, test.want)
+		}
+	}
+}
+
+// The attacks of a Worker in whose mount plan something is writable that should
+// not be. Each succeeds without Landlock.
+func TestAttackBehindTheMounts(t *testing.T) {
+	if LandlockABI() < 6 {
+		t.Skip(testenv.SkipMarker + "Landlock ABI 6")
+	}
+	host, err := net.Listen("unix", "@nsexec-"+policy.NewID(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	for _, attack := range []struct{ name, script string }{
+		{"make", "echo x >/oops/new"},
+		{"change", "echo x >>/oops/old"},
+		{"truncate", "truncate -s 0 /oops/old"},
+		{"remove", "rm /oops/old"},
+		{"directory", "mkdir /oops/d"},
+		{"rename over", "mv /tmp/mine /oops/old"},
+		{"link", "ln -s x /oops/l"},
+		{"fifo", "mkfifo /oops/f"},
+		{"mount", "unshare -rm mount -t tmpfs none /tmp"},
+		{"signal outside", "kill -0 1"},
+		{"abstract socket", `python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect("\0` + host.Addr().String()[1:] + `")'`},
+	} {
+		t.Run(attack.name, func(t *testing.T) {
+			result := func(l *Landlock) int {
+				s := newSpec("/bin/sh", "-c", "touch /tmp/mine; "+attack.script)
+				s.HostNetwork = true
+				s.Plan = systemPlan(mounts.Tmpfs{Target: "/oops", Mode: 0o777}, mounts.File{Target: "/oops/old", Mode: 0o666, Content: []byte("old")})
+				s.Landlock = l
+				out, o := run(t, s)
+				t.Logf("%s", out)
+				return o.ExitCode
+			}
+			if code := result(nil); code != 0 {
+				t.Errorf("without Landlock: exit %d: this proves nothing", code)
+			}
+			if code := result(&Landlock{Writable: []string{"/tmp"}}); code == 0 {
+				t.Error("with Landlock it succeeds too")
+			}
+		})
+	}
+}
+
+// What work needs goes on under Landlock.
+func TestLandlockLetsWork(t *testing.T) {
+	if LandlockABI() < 2 {
+		t.Skip(testenv.SkipMarker + "Landlock ABI 2")
+	}
+	const script = `set -e; cd /tmp
+mkdir a b; echo x >a/f; mv a/f b/g; ln b/g a/h; truncate -s 0 b/g; mkfifo p; ln -s b l; rm -r a
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("s")'
+echo x >/dev/null; echo 5 >/proc/self/oom_score_adj; head -c 1 /dev/urandom >/dev/shm/r
+sleep 50 & kill $!; cat /usr/bin/env >/dev/null; echo fine`
+	s := newSpec("/bin/sh", "-c", script)
+	s.Landlock = &Landlock{Writable: []string{"/tmp", "/dev/shm"}}
+	if out, o := run(t, s); o.ExitCode != 0 || out != "fine\n" {
+		t.Errorf("%q %+v", out, o)
+	}
+	s = newSpec("/bin/sh", "-c", "unshare -rm mount -t tmpfs none /tmp && echo mounted")
+	s.Landlock = &Landlock{Mounts: true}
+	if !s.Landlock.Applies(LandlockABI()) {
+		t.Skip(testenv.SkipMarker + "Landlock ABI 6")
+	}
+	if out, o := run(t, s); out != "mounted\n" {
+		t.Errorf("%q %+v", out, o)
+	}
+	s = newSpec("true")
+	s.Landlock = &Landlock{Writable: []string{"/missing"}}
+	_, _, err := tryRun(t, s)
+	wantCode(t, err, policy.CodeLaunchFailed)
+}

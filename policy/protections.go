@@ -1,0 +1,34 @@
+package policy
+
+import "slices"
+
+// Protection is one that a kernel may lack and a policy may require.
+type Protection string
+
+const (
+	// ProtectLandlock is Landlock's restriction of the Worker's files (ABI 2,
+	// Linux 5.19). With the seccomp profile nested, whose Workers mount, it is the
+	// restriction of abstract sockets and signals alone (ABI 6, Linux 6.12).
+	ProtectLandlock Protection = "landlock"
+)
+
+// Protections is what a launch could apply of those.
+type Protections struct {
+	// LandlockABI is the kernel's version of Landlock that the Worker is confined
+	// by; 0 means that it is not.
+	LandlockABI int `json:"landlock_abi"`
+}
+
+// ValidateRequired checks a policy's list.
+func ValidateRequired(list []Protection) error {
+	for i, p := range list {
+		if p != ProtectLandlock {
+			return Errorf(CodePolicyInvalid, "policy.sandbox", "%q is no protection that can be required", Printable(string(p))).
+				WithHint("Use landlock; the others are always applied.")
+		}
+		if slices.Contains(list[:i], p) {
+			return Errorf(CodePolicyInvalid, "policy.sandbox", "the protection %s is required twice", p)
+		}
+	}
+	return nil
+}
