@@ -99,7 +99,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"ResolveResult": runtime.ResolveResult{}, "Workspace": runtime.Workspace{}, "WorkspaceList": runtime.WorkspaceList{},
 		"Evidence": runtime.Evidence{}, "DiskUsage": runtime.DiskUsage{}, "Worker": runtime.Worker{}, "WorkerList": runtime.WorkerList{}, "Outcome": runtime.Outcome{}, "Protections": policy.Protections{}, "Work": runtime.Work{},
 		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{},
-		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
+		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "GCItem": runtime.GCItem{}, "CacheUse": policy.CacheUse{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
 		"Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{},
 		"DiffReport": runtime.DiffReport{}, "RepositoryDiff": runtime.RepositoryDiff{}, "DiffFile": runtime.DiffFile{},
@@ -109,7 +109,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 	requests := map[string]any{
 		"AddRepositoryRequest": runtime.AddRepositoryRequest{}, "Selector": policy.Selector{}, "ResolveRequest": runtime.ResolveRequest{},
 		"RepositoryRequest": runtime.RepositoryRequest{}, "CleanupPolicy": policy.CleanupPolicy{}, "NetworkPolicy": policy.NetworkPolicy{},
-		"Limits": policy.Limits{}, "SandboxPolicy": policy.SandboxPolicy{}, "CreateWorkspaceRequest": runtime.CreateWorkspaceRequest{},
+		"Limits": policy.Limits{}, "Quota": policy.Quota{}, "DependencyCache": policy.DependencyCache{}, "SandboxPolicy": policy.SandboxPolicy{}, "CreateWorkspaceRequest": runtime.CreateWorkspaceRequest{},
 		"RemoveWorkspaceRequest": runtime.RemoveWorkspaceRequest{}, "SpawnWorkerRequest": runtime.SpawnWorkerRequest{},
 		"SignalRequest": runtime.SignalRequest{}, "StopRequest": runtime.StopRequest{}, "GCRequest": runtime.GCRequest{},
 		"AddPatchRequest": runtime.AddPatchRequest{},

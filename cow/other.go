@@ -71,3 +71,8 @@ func (*Meter) Usage() Usage { return Usage{} }
 
 // Add is not possible on this platform.
 func (*Meter) Add(context.Context, *os.File, string) error { return unsupported("cow.usage") }
+
+// LinkMissing is not possible on this platform.
+func LinkMissing(context.Context, *os.File, *os.File, *os.File) error {
+	return unsupported("cow.link_missing")
+}

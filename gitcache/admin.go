@@ -82,7 +82,7 @@ func (c *Cache) Remove(ctx context.Context, id policy.RepositoryID) error {
 		return err
 	}
 	for _, t := range trees {
-		if _, err := r.evict(ctx, t.key, false); err != nil {
+		if _, _, err := r.evict(ctx, t, false); err != nil {
 			if errors.Is(err, errLocked) {
 				return policy.Errorf(policy.CodeRepositoryInUse, opAdmin, "a tree of %s is in use", r.id)
 			}

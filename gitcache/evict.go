@@ -67,7 +67,7 @@ func (c *Cache) Evict(ctx context.Context, keepBytes int64, dryRun bool) (EvictR
 		if rep.BytesLeft <= keepBytes {
 			break
 		}
-		rel, err := t.r.evict(ctx, t.key, dryRun)
+		rel, freed, err := t.r.evict(ctx, t, dryRun)
 		if errors.Is(err, errLocked) {
 			rep.InUseSkipped++
 			continue
@@ -76,7 +76,7 @@ func (c *Cache) Evict(ctx context.Context, keepBytes int64, dryRun bool) (EvictR
 			return rep, err
 		}
 		rep.Removed = append(rep.Removed, rel)
-		rep.BytesFreed += t.bytes
+		rep.Freed = append(rep.Freed, freed)
 		rep.BytesLeft -= t.bytes
 	}
 	return rep, nil
@@ -142,14 +142,22 @@ func (r *repo) dropUnmarked(ctx context.Context, key string) error {
 	})
 }
 
-// evict removes one tree, or returns errLocked.
-func (r *repo) evict(ctx context.Context, key string, dryRun bool) (string, error) {
-	return r.rel("trees", key), r.withTree(ctx, key, func(lockPath string) error {
+// evict measures and removes one tree, or returns errLocked.
+func (r *repo) evict(ctx context.Context, t cachedTree, dryRun bool) (rel string, freed int64, err error) {
+	rel, freed = r.rel("trees", t.key), t.bytes
+	err = r.withTree(ctx, t.key, func(lockPath string) error {
+		if m := r.c.opts.Measure; m != nil {
+			var err error
+			if freed, err = m(ctx, rel); err != nil {
+				return err
+			}
+		}
 		if dryRun {
 			return nil
 		}
-		return r.removeTree(ctx, key, lockPath)
+		return r.removeTree(ctx, t.key, lockPath)
 	})
+	return rel, freed, err
 }
 
 // withTree calls f with the tree's lock held, or returns errLocked if the tree

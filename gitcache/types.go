@@ -25,6 +25,9 @@ type Options struct {
 	// makes a finished one read-only, RemoveTop removes one with all it holds.
 	// nil means plain directories.
 	MakeTop, SealTop, RemoveTop func(ctx context.Context, dir string) error
+	// Measure says how many bytes of the disk the tree at rel, below Root, has to
+	// itself, for Evict's report. nil takes the size of its files' content.
+	Measure func(ctx context.Context, rel string) (int64, error)
 }
 
 // Resource is one thing in the cache that must not be forgotten after a crash.
@@ -128,7 +131,7 @@ type GCReport struct {
 // EvictReport says what Evict removed, or would remove.
 type EvictReport struct {
 	Removed      []string // paths relative to the Runtime root
-	BytesFreed   int64
+	Freed        []int64  // the disk that each of them had to itself
 	BytesLeft    int64
 	InUseSkipped int
 }

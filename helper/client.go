@@ -277,6 +277,16 @@ func (r *Remote) Usage(ctx context.Context, id policy.AllocationID) (res UsageRe
 	return res, err
 }
 
+func (r *Remote) Publish(ctx context.Context, req PublishRequest) (res PublishResult, err error) {
+	err = r.callPlain(ctx, opPublish, req, &res)
+	return res, err
+}
+
+func (r *Remote) EvictCaches(ctx context.Context, req EvictRequest) (res EvictResult, err error) {
+	err = r.callPlain(ctx, opEvict, req, &res)
+	return res, err
+}
+
 func (r *Remote) Remove(ctx context.Context, req RemoveRequest) error {
 	return r.callPlain(ctx, opRemove, req, nil)
 }

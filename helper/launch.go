@@ -83,6 +83,11 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 			return nil, err
 		}
 	}
+	uses, err := l.cacheUsesOf(req.AllocationID)
+	if err != nil {
+		return nil, err
+	}
+	req.caches, a.req.caches = uses, uses
 	recorded := make(chan error, 1)
 	go func() { recorded <- a.intend(ctx) }()
 	plan, network, err := a.traceless(ctx)
@@ -203,20 +208,30 @@ func (a *attempt) logs(s *nsexec.Spec) error {
 // is undefined), and two Workers in one tree is what allocations are there to
 // prevent.
 func (a *attempt) occupy() error {
-	const op = "helper.launch"
-	f, err := a.l.root.OpenFile(rootdir.Workspace(a.req.AllocationID)+"/lock", unix.O_RDWR|unix.O_CREAT, 0o600)
+	f, err := a.l.occupyAllocation(a.req.AllocationID)
 	if err != nil {
-		return diskError(op, err)
+		return err
 	}
 	a.allocation = a.keep(f)
+	return nil
+}
+
+func (l *Local) occupyAllocation(id policy.AllocationID) (*os.File, error) {
+	const op = "helper.launch"
+	f, err := l.root.OpenFile(rootdir.Workspace(id)+"/lock", unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return nil, diskError(op, err)
+	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return policy.Errorf(policy.CodeAllocationInUse, op, "a live worker stands on %s", a.req.AllocationID)
+		f.Close()
+		return nil, policy.Errorf(policy.CodeAllocationInUse, op, "a live worker stands on %s", id)
 	}
 	if err != nil {
-		return policy.Errorf(policy.CodeLaunchFailed, op, "the workspace's lock cannot be taken").Because(err)
+		f.Close()
+		return nil, policy.Errorf(policy.CodeLaunchFailed, op, "the workspace's lock cannot be taken").Because(err)
 	}
-	return nil
+	return f, nil
 }
 
 // clearVolatile removes the mark by which overlayfs refuses the upper directory
@@ -236,6 +251,9 @@ func (a *attempt) clearVolatile(ctx context.Context) error {
 func workDirs(req LaunchRequest) []string {
 	mounts := rootdir.Workspace(req.AllocationID) + "/mounts/"
 	dirs := []string{mounts + overlayWork + "/" + scratchWork}
+	if u := req.caches; u != nil && u.Build != nil {
+		dirs = append(dirs, mounts+overlayWork+"/"+cacheWork)
+	}
 	for _, t := range req.Repositories {
 		switch t.Strategy {
 		case policy.StrategyDirect:
@@ -374,6 +392,9 @@ func landlockFor(req LaunchRequest, abi int) (*nsexec.Landlock, int, error) {
 	ll := &nsexec.Landlock{Mounts: req.Mounts, Writable: []string{scratchAt, "/tmp", homeAt, "/dev/shm"}}
 	if !req.ReadOnly {
 		ll.Writable = append(ll.Writable, workspaceAt)
+		if req.caches != nil && req.caches.Build != nil {
+			ll.Writable = append(ll.Writable, buildCacheAt)
+		}
 	}
 	switch {
 	case ll.Applies(abi):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +44,7 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 	l.mu.Lock()
 	l.own[req.AllocationID] = true
 	l.mu.Unlock()
-	err = l.fill(ctx, req.AllocationID, plan, &res, top.ID)
+	err = l.fill(ctx, req, plan, &res, top.ID)
 	if err == nil {
 		return res, nil
 	}
@@ -58,6 +59,7 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (MaterializeResult, []cow.Strategy, error) {
 	res := MaterializeResult{Repositories: append([]RepositoryTree(nil), req.Repositories...)}
 	plan := make([]cow.Strategy, len(req.Repositories))
+	cached := slices.ContainsFunc(req.Repositories, func(t RepositoryTree) bool { return len(t.Caches) > 0 })
 	for i := range res.Repositories {
 		t := &res.Repositories[i]
 		if t.Strategy == policy.StrategyDirect {
@@ -67,6 +69,13 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 		table, err := l.strategies(ctx)
 		if err != nil {
 			return res, nil, err
+		}
+		if cached && (t.Strategy == policy.StrategyAuto || t.Strategy == "") {
+			// A cache is a layer below the tree, for nothing; a snapshot cannot have one.
+			if s, _, err := table.Choose(policy.StrategyOverlay); err == nil {
+				t.Strategy, res.Reason, plan[i] = s.Name(), "auto chose overlay: shared dependency caches are layers below the tree", s
+				continue
+			}
 		}
 		s, reason, err := table.Choose(t.Strategy)
 		if err != nil {
@@ -83,8 +92,9 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 }
 
 // fill makes the directories and clones the trees.
-func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Strategy, res *MaterializeResult, topID string) error {
+func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Strategy, res *MaterializeResult, topID string) error {
 	const op = "helper.materialize"
+	id := req.AllocationID
 	top, err := l.root.Mkdir(rootdir.Workspace(id), 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return policy.Errorf(policy.CodeConflict, op, "the execution workspace %s exists already", id)
@@ -105,11 +115,14 @@ func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Str
 		defer d.Close()
 		dirs[name] = d
 	}
-	if err := l.workDirs(dirs["mounts"], res.Repositories); err != nil {
+	if err := l.workDirs(dirs["mounts"], req.BuildCache != "", res.Repositories); err != nil {
 		return diskError(op, err)
 	}
 	if err := l.indexDirs(dirs["index"], res.Repositories); err != nil {
 		return diskError(op, err)
+	}
+	if res.Caches, err = l.useCaches(ctx, req, res.Repositories, top); err != nil {
+		return err
 	}
 	for i := range res.Repositories {
 		if plan[i] == nil {
@@ -119,18 +132,24 @@ func (l *Local) fill(ctx context.Context, id policy.AllocationID, plan []cow.Str
 			return err
 		}
 	}
+	if res.Caches != nil {
+		return l.copyCaches(ctx, id)
+	}
 	return nil
 }
 
 // workDirs makes the directories that overlayfs wants beside the upper ones: see
 // veiled in plan.go.
-func (l *Local) workDirs(mounts *os.File, trees []RepositoryTree) error {
+func (l *Local) workDirs(mounts *os.File, buildCache bool, trees []RepositoryTree) error {
 	top, err := l.root.MkdirAt(mounts, overlayWork, 0o700)
 	if err != nil {
 		return err
 	}
 	defer top.Close()
 	names := []string{scratchWork}
+	if buildCache {
+		names = append(names, cacheWork)
+	}
 	for _, t := range trees {
 		if t.Strategy != policy.StrategyOverlay && t.Strategy != policy.StrategyDirect {
 			names = append(names, string(t.RepositoryID))

@@ -89,6 +89,13 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 		}
 		ops = append(ops, scratch)
 	}
+	if !req.ReadOnly {
+		cache, err := req.caches.buildCacheOps(src, req.AllocationID)
+		if err != nil {
+			return mounts.Plan{}, err
+		}
+		ops = append(ops, cache...)
+	}
 	for _, t := range req.Repositories {
 		more, err := repositoryOps(req, t, &direct, src)
 		if err != nil {
@@ -121,8 +128,13 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 		more, err := lookOps(req, t, src)
 		return append(ops, more...), err
 	}
+	below, err := req.caches.dependencyLayers(src, t.RepositoryID)
+	if err != nil {
+		return nil, err
+	}
 	if t.Strategy != policy.StrategyOverlay {
 		o, err := veiled(src, req.AllocationID, at, "root/"+string(t.RepositoryID), string(t.RepositoryID), attr, volatile(req))
+		o.Lower = below
 		return append(ops, o), err
 	}
 	lower, err := src.source(rootdir.Tree(t.RepositoryID, t.TreeKey), mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true})
@@ -133,7 +145,7 @@ func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src 
 	if err != nil {
 		return nil, err
 	}
-	return append(ops, mounts.Overlay{Target: at, Lower: []mounts.Source{lower}, Data: layers, Upper: "upper", Work: "work", Volatile: volatile(req), Attr: attr}), nil
+	return append(ops, mounts.Overlay{Target: at, Lower: append([]mounts.Source{lower}, below...), Data: layers, Upper: "upper", Work: "work", Volatile: volatile(req), Attr: attr}), nil
 }
 
 // lookOps mounts one repository for a look: all that could be written to is a
@@ -188,10 +200,10 @@ func volatile(req LaunchRequest) bool { return req.Volatile }
 // path on the host stands in /proc/self/mountinfo for the Worker to read
 // (proc_pid_mountinfo(5)); an overlay shows only "/". work names the directory
 // below mounts/.work that overlayfs wants beside the upper one.
-func veiled(src sources, id policy.AllocationID, at, upper, work string, attr mounts.Attr, volatile bool) (mounts.Op, error) {
+func veiled(src sources, id policy.AllocationID, at, upper, work string, attr mounts.Attr, volatile bool) (mounts.Overlay, error) {
 	data, err := src.source(rootdir.Workspace(id), mounts.Attr{NoSuid: true, NoDev: true})
 	if err != nil {
-		return nil, err
+		return mounts.Overlay{}, err
 	}
 	return mounts.Overlay{Target: at, Data: data, Upper: upper, Work: "mounts/" + overlayWork + "/" + work, Volatile: volatile, Attr: attr}, nil
 }

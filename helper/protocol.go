@@ -42,6 +42,10 @@ type Helper interface {
 	HasNewObjects(ctx context.Context, req MaterializeRequest) (bool, error)
 	// Usage says what an allocation's own directories occupy.
 	Usage(ctx context.Context, id policy.AllocationID) (UsageResult, error)
+	// Publish makes shared caches of what a trusted Worker left in an allocation.
+	Publish(ctx context.Context, req PublishRequest) (PublishResult, error)
+	// EvictCaches frees shared caches that no allocation uses.
+	EvictCaches(ctx context.Context, req EvictRequest) (EvictResult, error)
 	// Remove takes an allocation and its Workers' records away.
 	Remove(ctx context.Context, req RemoveRequest) error
 	// Recover removes what dead writers left behind, and adopts live Workers.
@@ -57,6 +61,9 @@ type RepositoryTree struct {
 	// for direct_legacy_mount.
 	TreeKey  string              `json:"tree_key,omitempty"`
 	Strategy policy.StrategyName `json:"strategy"`
+	// Caches are the directories to fill from shared caches; only Materialize
+	// looks at them.
+	Caches []policy.DependencyCache `json:"caches,omitempty"`
 }
 
 var treeKeyPattern = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})(\.[0-9a-f]{16})?$`)
@@ -75,6 +82,9 @@ func validateTrees(trees []RepositoryTree) error {
 			return policy.Errorf(policy.CodeBadRequest, "helper.request", "repository %s is named twice", t.RepositoryID)
 		}
 		seen[t.RepositoryID] = true
+		if err := policy.ValidateCaches(t.Caches); err != nil {
+			return err
+		}
 		if t.Strategy == policy.StrategyDirect {
 			if t.TreeKey != "" {
 				return policy.Errorf(policy.CodeBadRequest, "helper.request", "direct_legacy_mount has no tree")
@@ -93,11 +103,18 @@ func validateTrees(trees []RepositoryTree) error {
 type MaterializeRequest struct {
 	AllocationID policy.AllocationID `json:"allocation_id"`
 	Repositories []RepositoryTree    `json:"repositories"`
+	// BuildCache is the project whose build cache the allocation gets; "" for none.
+	BuildCache policy.WorkspaceID `json:"build_cache,omitempty"`
 }
 
 func (r MaterializeRequest) validate() error {
 	if err := policy.CheckID("allocation", string(r.AllocationID)); err != nil {
 		return err
+	}
+	if r.BuildCache != "" {
+		if err := policy.CheckID("workspace", string(r.BuildCache)); err != nil {
+			return err
+		}
 	}
 	return validateTrees(r.Repositories)
 }
@@ -110,6 +127,8 @@ type MaterializeResult struct {
 	Files        int64               `json:"files"`
 	Bytes        int64               `json:"bytes"`
 	Warnings     []policy.Diagnostic `json:"warnings,omitempty"`
+	// Caches are the shared caches that the allocation uses.
+	Caches []policy.CacheUse `json:"caches,omitempty"`
 }
 
 // LaunchRequest starts a command on a materialized allocation.
@@ -152,6 +171,9 @@ type LaunchRequest struct {
 	// Volatile says that the workspace need not survive a power failure: its
 	// files are not synced, neither at the Worker's wish nor at its end.
 	Volatile bool `json:"volatile,omitempty"`
+
+	// caches is what the allocation's caches.json says.
+	caches *cacheUses
 }
 
 func (r LaunchRequest) validate() error {
@@ -268,6 +290,8 @@ const (
 	opRecover     = "recover"
 	opCancel      = "cancel"
 	opUsage       = "usage"
+	opPublish     = "publish"
+	opEvict       = "evict_caches"
 )
 
 // request is one message to the helper. Its descriptors travel beside it.

@@ -278,6 +278,20 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		}
 		r, err := h.Materialize(ctx, body)
 		return r, nil, err
+	case opPublish:
+		var body PublishRequest
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		r, err := h.Publish(ctx, body)
+		return r, nil, err
+	case opEvict:
+		var body EvictRequest
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		r, err := h.EvictCaches(ctx, body)
+		return r, nil, err
 	case opRemove:
 		var body RemoveRequest
 		if err := decodeBody(req.Body, &body); err != nil {

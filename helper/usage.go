@@ -36,7 +36,7 @@ func (l *Local) Usage(ctx context.Context, id policy.AllocationID) (UsageResult,
 	}
 	defer top.Close()
 	m := cow.NewMeter()
-	for _, name := range []string{"root", "scratch"} {
+	for _, name := range []string{"root", "scratch", buildCacheDir} {
 		if err := m.Add(ctx, top, name); err != nil {
 			return UsageResult{}, err
 		}

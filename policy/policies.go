@@ -182,6 +182,13 @@ type SandboxPolicy struct {
 	Require []Protection `json:"require,omitempty"`
 	// ScratchNoExec mounts /scratch noexec.
 	ScratchNoExec bool `json:"scratch_noexec,omitempty"`
+	// Quota bounds the workspace's disk.
+	Quota Quota `json:"quota,omitzero"`
+	// BuildCache gives Workers their project's build cache at /cache.
+	BuildCache bool `json:"build_cache,omitempty"`
+	// PublishCaches trusts the workspace's Workers: what one of them that succeeds
+	// leaves in a cache's directory becomes the base of later workspaces.
+	PublishCaches bool `json:"publish_caches,omitempty"`
 }
 
 // Normalize fills in the defaults.
@@ -235,6 +242,9 @@ func (p SandboxPolicy) Validate() error {
 		return err
 	}
 	if err := p.Limits.Validate(); err != nil {
+		return err
+	}
+	if err := p.Quota.Validate(); err != nil {
 		return err
 	}
 	return validateEnv(p.Env)

@@ -9,10 +9,18 @@ import (
 type RepositoryOptions struct {
 	// Filter makes the cache's mirror a partial clone.
 	Filter ObjectFilter `json:"filter,omitempty"`
+	// Cache are the directories that workspaces share by the digest of their key
+	// files, where a request names none.
+	Cache []DependencyCache `json:"cache,omitempty"`
 }
 
 // Validate checks every setting.
-func (o RepositoryOptions) Validate() error { return o.Filter.Validate() }
+func (o RepositoryOptions) Validate() error {
+	if err := o.Filter.Validate(); err != nil {
+		return err
+	}
+	return ValidateCaches(o.Cache)
+}
 
 // ObjectFilter says which objects a fetch leaves out, in git's words
 // (git-rev-list(1), --filter): "blob:none", "tree:0" or "blob:limit=" with a

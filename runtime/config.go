@@ -25,6 +25,13 @@ type Config struct {
 	Cache struct {
 		// MaxBytes is what gc leaves of pristine trees that nobody uses.
 		MaxBytes int64 `toml:"max_bytes"`
+		// DependencyMaxBytes and BuildMaxBytes bound one entry of the shared caches;
+		// SharedMaxBytes is what gc leaves of all of them.
+		DependencyMaxBytes int64 `toml:"dependency_max_bytes"`
+		BuildMaxBytes      int64 `toml:"build_max_bytes"`
+		SharedMaxBytes     int64 `toml:"shared_max_bytes"`
+		// AllowPublish lets API callers trust Workers to publish caches.
+		AllowPublish bool `toml:"allow_publish"`
 		// Protocols is a subset of file, https and ssh.
 		Protocols []string `toml:"protocols"`
 	} `toml:"cache"`
@@ -39,8 +46,11 @@ type Config struct {
 }
 
 const (
-	defaultCacheBytes = 20 << 30
-	maxConfigSize     = 1 << 20
+	defaultCacheBytes      = 20 << 30
+	defaultDependencyBytes = 4 << 30
+	defaultBuildBytes      = 4 << 30
+	defaultSharedBytes     = 20 << 30
+	maxConfigSize          = 1 << 20
 )
 
 // LoadConfig reads config.toml; a Runtime root without one has the defaults.
@@ -81,6 +91,9 @@ func ParseConfig(b []byte) (Config, error) {
 	if c.Cache.MaxBytes == 0 {
 		c.Cache.MaxBytes = defaultCacheBytes
 	}
+	if err := c.checkShared(); err != nil {
+		return c, err
+	}
 	for _, p := range c.Cache.Protocols {
 		switch p {
 		case "file", "https", "ssh":
@@ -89,6 +102,28 @@ func ParseConfig(b []byte) (Config, error) {
 		}
 	}
 	return c, c.pool().Validate()
+}
+
+// checkShared checks what concerns the shared caches and fills in its defaults.
+func (c *Config) checkShared() error {
+	const op = "runtime.config"
+	for _, f := range []struct {
+		name  string
+		value *int64
+		usual int64
+	}{
+		{"dependency_max_bytes", &c.Cache.DependencyMaxBytes, defaultDependencyBytes},
+		{"build_max_bytes", &c.Cache.BuildMaxBytes, defaultBuildBytes},
+		{"shared_max_bytes", &c.Cache.SharedMaxBytes, defaultSharedBytes},
+	} {
+		if *f.value < 0 {
+			return policy.Errorf(policy.CodeConfigInvalid, op, "cache.%s is negative", f.name)
+		}
+		if *f.value == 0 {
+			*f.value = f.usual
+		}
+	}
+	return nil
 }
 
 func (c Config) pool() helper.IDPool {

@@ -53,6 +53,7 @@ type creationRepo struct {
 	selector policy.Selector
 	scope    policy.Scope
 	branch   string
+	caches   []policy.DependencyCache
 	point    policy.RepositoryPoint
 	tree     *gitcache.Pristine
 	patch    *storedPatch // nil without one
@@ -146,7 +147,7 @@ func (c *creation) checkPolicy(context.Context) error {
 				WithHint("Name one, as with --scope src, or use git_worktree.")
 		}
 	}
-	return nil
+	return c.checkShared()
 }
 
 // isLocal reports whether a source is a directory of this host given by its
@@ -250,7 +251,7 @@ func (c *creation) pristine(ctx context.Context) error {
 func (c *creation) trees() []helper.RepositoryTree {
 	var out []helper.RepositoryTree
 	for _, repo := range c.repos {
-		t := helper.RepositoryTree{RepositoryID: repo.point.RepositoryID, Strategy: c.strategy}
+		t := helper.RepositoryTree{RepositoryID: repo.point.RepositoryID, Strategy: c.strategy, Caches: repo.caches}
 		if c.strategy != policy.StrategyDirect {
 			t.TreeKey = treeKey(repo.point)
 		}
@@ -261,7 +262,11 @@ func (c *creation) trees() []helper.RepositoryTree {
 
 // materialize has the helper make the workspace.
 func (c *creation) materialize(ctx context.Context) (err error) {
-	c.made, err = c.r.helper.Materialize(ctx, helper.MaterializeRequest{AllocationID: c.id, Repositories: c.trees()})
+	req := helper.MaterializeRequest{AllocationID: c.id, Repositories: c.trees()}
+	if c.sandbox.BuildCache {
+		req.BuildCache = c.workspace
+	}
+	c.made, err = c.r.helper.Materialize(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -439,6 +444,7 @@ func (r *Runtime) newEvidence(a registry.Allocation, c *creation) (Evidence, err
 		DirtyState: a.DirtyStatePolicy, Changes: c.dirtyStates, SandboxPolicy: p, SandboxDigest: a.SandboxPolicy.Digest(),
 		SeccompDigest: digest(filter), Cleanup: a.CleanupPolicy, Ancestor: a.Ancestor, CreatedAt: a.CreatedAt,
 		Files: c.made.Files, Bytes: c.made.Bytes, Timings: c.timings, Diagnostics: a.Diagnostics,
+		Caches: c.made.Caches,
 	}, nil
 }
 
@@ -473,6 +479,10 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "the network mode host is not allowed in this Runtime").
 			WithHint("Set sandbox.allow_host_network in config.toml.")
 	}
+	if c.sandbox.PublishCaches && !r.config.Cache.AllowPublish {
+		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "publishing caches is not allowed in this Runtime").
+			WithHint("Set cache.allow_publish in config.toml.")
+	}
 	if err := r.choose(c, req.Strategy, req.DirtyState); err != nil {
 		return nil, err
 	}
@@ -496,6 +506,9 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 			if repo.patch, err = r.readPatch(q.Patch); err != nil {
 				return nil, err
 			}
+		}
+		if repo.caches, err = cachesFor(rec, q.Caches); err != nil {
+			return nil, err
 		}
 		c.repos = append(c.repos, repo)
 	}

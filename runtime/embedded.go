@@ -100,6 +100,9 @@ func (r *Runtime) run(ctx context.Context, req RunRequest, src gitcache.Source, 
 		res.Summary = summary(a, w, o)
 	}
 	if req.Keep {
+		if err == nil && o.ExitCode == 0 {
+			res.Warnings = append(res.Warnings, r.publish(context.WithoutCancel(ctx), a)...)
+		}
 		return res, err
 	}
 	// The caller has said that the workspace lives as long as the command: work
@@ -108,6 +111,9 @@ func (r *Runtime) run(ctx context.Context, req RunRequest, src gitcache.Source, 
 	if lost, lerr := r.helper.HasNewObjects(after, helper.MaterializeRequest{AllocationID: a.ID, Repositories: treesOf(a)}); lerr == nil && lost {
 		res.Warnings = append(res.Warnings, *policy.Warnf(policy.CodeUncollectedWork, "runtime.run", "the command added objects to git, which are removed with its workspace").
 			WithHint("Use --keep to keep the workspace."))
+	}
+	if err == nil && o.ExitCode == 0 {
+		res.Warnings = append(res.Warnings, r.publish(after, a)...)
 	}
 	if rerr := r.takeAway(after, a); err == nil {
 		err = rerr
@@ -148,7 +154,15 @@ func (r *Runtime) runCreation(ctx context.Context, req RunRequest, src gitcache.
 	if src, err = r.adoptSource(ctx, src); err != nil {
 		return nil, err
 	}
-	c.repos = []creationRepo{{source: src, selector: sel, scope: scope, branch: req.Branch}}
+	rec, err := r.registry.GetRepository(ctx, src.ID)
+	if err != nil {
+		return nil, err
+	}
+	caches, err := cachesFor(rec, req.Caches)
+	if err != nil {
+		return nil, err
+	}
+	c.repos = []creationRepo{{source: src, selector: sel, scope: scope, branch: req.Branch, caches: caches}}
 	switch {
 	case req.PatchContent != nil:
 		c.repos[0].patch, err = checkedPatch(req.PatchContent)

@@ -2,10 +2,16 @@ package runtime
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"path"
 	"time"
 
+	"yoi.dev/yoi-runtime/cow"
 	"yoi.dev/yoi-runtime/gitcache"
+	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -16,7 +22,7 @@ const keysKeptFor = 7 * 24 * time.Hour
 // nobody uses down to the quota, least recently used first, and lets git repack
 // the mirrors.
 func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
-	rep := GCReport{DryRun: req.DryRun, RemovedTrees: []string{}, ExpiredRemoved: []policy.AllocationID{}}
+	rep := GCReport{DryRun: req.DryRun, RemovedTrees: []string{}, ExpiredRemoved: []policy.AllocationID{}, Items: []GCItem{}}
 	if req.KeepCacheBytes < 0 {
 		return rep, policy.Errorf(policy.CodeBadRequest, "runtime.gc", "keep_cache_bytes is negative")
 	}
@@ -32,20 +38,19 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 		return rep, err
 	}
 	for _, a := range expired {
-		if !req.DryRun {
-			if err := r.removeUnlessWork(ctx, a, a.CleanupPolicy.DiscardUncollected); err != nil {
-				rep.Diagnostics = append(rep.Diagnostics, *policy.AsDiagnostic(err))
-				continue
-			}
+		gone, bytes, err := r.gcExpired(ctx, a, req.DryRun)
+		if err != nil {
+			rep.Diagnostics = append(rep.Diagnostics, *policy.AsDiagnostic(err))
+			continue
 		}
-		rep.ExpiredRemoved = append(rep.ExpiredRemoved, a.ID)
+		if gone {
+			rep.ExpiredRemoved = append(rep.ExpiredRemoved, a.ID)
+			rep.add("workspace", string(a.ID), bytes)
+		}
 	}
-	ev, err := r.cache.Evict(ctx, keep, req.DryRun)
-	if err != nil {
+	if err := r.evictUnused(ctx, keep, req.DryRun, &rep); err != nil {
 		return rep, err
 	}
-	rep.RemovedTrees = append(rep.RemovedTrees, ev.Removed...)
-	rep.FreedBytes += ev.BytesFreed
 	if req.DryRun {
 		return rep, nil
 	}
@@ -55,13 +60,91 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 	return rep, r.gcMirrors(ctx, &rep)
 }
 
-func (r *Runtime) gcLeftovers(ctx context.Context, dry bool, rep *GCReport) error {
+// add counts one thing.
+func (rep *GCReport) add(kind, name string, bytes int64) {
+	rep.Items = append(rep.Items, GCItem{Kind: kind, Name: name, Bytes: bytes})
+	rep.FreedBytes += bytes
+}
+
+// gcExpired removes a workspace whose time is over, unless it holds work that
+// nobody has collected, and says what it occupied.
+func (r *Runtime) gcExpired(ctx context.Context, a registry.Allocation, dry bool) (gone bool, bytes int64, err error) {
+	u, err := r.helper.Usage(ctx, a.ID)
+	if err != nil && !errors.Is(err, policy.CodeAllocationUnknown) {
+		return false, 0, err
+	}
 	if dry {
-		state, err := ledger.Scan(ctx, r.ledgerDir)
-		if err == nil {
-			rep.LeftoversFound = len(state.Leftovers())
+		if a.CleanupPolicy.DiscardUncollected {
+			return true, u.Exclusive, nil
 		}
+		d, err := r.uncollected(ctx, a)
+		return d == nil && err == nil, u.Exclusive, err
+	}
+	if err := r.removeUnlessWork(ctx, a, a.CleanupPolicy.DiscardUncollected); err != nil {
+		return false, 0, err
+	}
+	now, err := r.registry.GetAllocation(ctx, a.ID)
+	return now.Status == registry.AllocationRemoved, u.Exclusive, err
+}
+
+// evictUnused removes pristine trees, then shared caches, that nothing stands on.
+func (r *Runtime) evictUnused(ctx context.Context, keep int64, dry bool, rep *GCReport) error {
+	ev, err := r.cache.Evict(ctx, keep, dry)
+	for i, rel := range ev.Removed {
+		rep.RemovedTrees = append(rep.RemovedTrees, rel)
+		rep.add("pristine_tree", rel, ev.Freed[i])
+	}
+	rep.InUse += ev.InUseSkipped
+	if err != nil {
 		return err
+	}
+	shared, err := r.helper.EvictCaches(ctx, helper.EvictRequest{KeepBytes: r.config.Cache.SharedMaxBytes, DryRun: dry})
+	for _, c := range shared.Removed {
+		rep.add("shared_cache", c.Name, c.Bytes)
+	}
+	rep.InUse += shared.InUse
+	return err
+}
+
+// exclusive is what a directory of the Runtime root has to itself.
+func (r *Runtime) exclusive(ctx context.Context, rel string) (int64, error) {
+	parent, err := r.root.OpenDir(path.Dir(rel))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, policy.Errorf(policy.CodeInternal, "runtime.gc", "a directory of the Runtime root cannot be opened").Because(err)
+	}
+	defer parent.Close()
+	m := cow.NewMeter()
+	err = m.Add(ctx, parent, path.Base(rel))
+	return m.Usage().Exclusive, err
+}
+
+// gcLeftovers removes what dead writers left. What that frees is measured before,
+// whether it is removed or not, so that both reports say the same.
+func (r *Runtime) gcLeftovers(ctx context.Context, dry bool, rep *GCReport) error {
+	if err := r.ledger.Sync(ctx); err != nil { // or our own buffered releases look like leftovers
+		return err
+	}
+	state, err := ledger.Scan(ctx, r.ledgerDir)
+	if err != nil {
+		return err
+	}
+	left := state.Leftovers()
+	for _, h := range left {
+		if h.Resource.Kind != ledger.KindDirectory && h.Resource.Kind != ledger.KindPristineTree {
+			continue // no disk of its own, or it lies in a directory of the same owner
+		}
+		bytes, err := r.exclusive(ctx, h.Resource.Path)
+		if err != nil {
+			return err
+		}
+		rep.add("leftover", h.Resource.Path, bytes)
+	}
+	if dry {
+		rep.LeftoversFound = len(left)
+		return nil
 	}
 	rec, err := r.Recover(ctx)
 	rep.LeftoversFound, rep.LeftoversGone = rec.Leftovers, rec.Removed

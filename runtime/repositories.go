@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"yoi.dev/yoi-runtime/gitcache"
+	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -168,6 +169,9 @@ func (r *Runtime) RemoveRepository(ctx context.Context, id policy.RepositoryID) 
 	// The cache goes first: a record without a cache is an unused repository, a
 	// cache without a record would refuse the next source of that id.
 	if err := r.cache.Remove(ctx, id); err != nil {
+		return err
+	}
+	if _, err := r.helper.EvictCaches(ctx, helper.EvictRequest{Repository: id}); err != nil {
 		return err
 	}
 	if err := r.registry.DeleteRepository(ctx, id); err != nil {

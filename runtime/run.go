@@ -21,6 +21,7 @@ type RunRequest struct {
 	Scope    []string
 	// Branch makes HEAD a synthetic branch of that name; "" detaches HEAD.
 	Branch     string
+	Caches     []policy.DependencyCache
 	Strategy   policy.StrategyName
 	DirtyState policy.DirtyStatePolicy
 	// Patch is for patch_artifact: the digest of a stored patch, or PatchContent

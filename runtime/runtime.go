@@ -145,7 +145,7 @@ func (r *Runtime) cacheOptions(progress func(gitcache.Progress)) gitcache.Option
 		Root: r.root.Path, Ledger: (*journal)(r), Progress: progress, Log: r.log,
 		AllowProtocols: r.config.Cache.Protocols,
 		MakeTop:        r.top(cow.MakeTop), SealTop: r.top(cow.SealTop),
-		RemoveTop: r.top(cow.RemoveTop),
+		RemoveTop: r.top(cow.RemoveTop), Measure: r.exclusive,
 	}
 }
 

@@ -126,6 +126,9 @@ type RepositoryRequest struct {
 	Branch string `json:"branch,omitempty"`
 	// Patch is the digest of a stored patch, for patch_artifact.
 	Patch policy.PatchDigest `json:"patch,omitempty"`
+	// Caches are directories to share by the digest of their key files; none takes
+	// the repository's own.
+	Caches []policy.DependencyCache `json:"caches,omitempty"`
 }
 
 // AddPatchRequest holds the output of git diff --binary; base64 in JSON.
@@ -247,6 +250,8 @@ type Evidence struct {
 	Timings        map[string]time.Duration `json:"timings_ns"`
 	Workers        []Worker                 `json:"workers,omitempty"`
 	Diagnostics    []policy.Diagnostic      `json:"diagnostics,omitempty"`
+	// Caches are the shared caches that the workspace began with, or would have.
+	Caches []policy.CacheUse `json:"caches,omitempty"`
 }
 
 // RemoveWorkspaceRequest removes a workspace. Discard throws uncollected
@@ -354,13 +359,26 @@ type GCRequest struct {
 
 // GCReport says what was, or with DryRun would be, freed.
 type GCReport struct {
-	DryRun         bool                  `json:"dry_run"`
-	RemovedTrees   []string              `json:"removed_trees"`
+	DryRun       bool     `json:"dry_run"`
+	RemovedTrees []string `json:"removed_trees"`
+	// Items is everything that was, or would be, removed; FreedBytes is their sum
+	// and what repacking the mirrors saved, which a dry run cannot foretell.
+	Items []GCItem `json:"items"`
+	// InUse counts trees and caches that were passed over since a workspace stands
+	// on them.
+	InUse          int                   `json:"in_use"`
 	FreedBytes     int64                 `json:"freed_bytes"`
 	ExpiredRemoved []policy.AllocationID `json:"expired_workspaces"`
 	LeftoversFound int                   `json:"leftovers_found"`
 	LeftoversGone  int                   `json:"leftovers_removed"`
 	Diagnostics    []policy.Diagnostic   `json:"diagnostics,omitempty"`
+}
+
+// GCItem is one thing that gc removes. Name is an id or a name in the cache.
+type GCItem struct {
+	Kind  string `json:"kind"` // pristine_tree, shared_cache, workspace or leftover
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"` // of the disk that nothing else shares
 }
 
 // RecoveryReport says what a ledger replay found and did.

@@ -134,7 +134,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 	}
 	req := helper.LaunchRequest{
 		WorkerID: l.id, AllocationID: a.ID, Repositories: treesOf(a),
-		Command: l.command, Env: environment(l.repo, a.SandboxPolicy.Env, l.env),
+		Command: l.command, Env: environment(l.repo, cacheEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
 		RepositoryID: l.repo, RelativeCwd: l.cwd,
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
@@ -316,6 +316,11 @@ func (r *Runtime) settle(ctx context.Context, w registry.Worker, o nsexec.Outcom
 	if w, err = r.finish(ctx, w.ID, w.StartedAt, o, work); err != nil {
 		r.log.Error("outcome not recorded", "worker", w.ID, "error", err)
 		return
+	}
+	if w.Outcome != nil && w.Outcome.ExitCode == 0 && !w.Outcome.Lost {
+		for _, d := range r.publish(ctx, a) {
+			r.log.Warn("caches not published", "allocation", a.ID, "error", &d)
+		}
 	}
 	if err := r.applyCleanup(ctx, a, w, werr); err != nil {
 		r.log.Warn("cleanup policy not applied", "allocation", w.AllocationID, "error", err)

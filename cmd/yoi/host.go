@@ -115,6 +115,10 @@ func (a *app) gcCommand() *cobra.Command {
 	var keep string
 	c := &cobra.Command{
 		Use: "gc", Short: "Remove leftovers, expired workspaces and unused trees",
+		Long: `Remove leftovers, expired workspaces, and trees and caches that no workspace
+stands on, the least recently used first, down to the configured sizes; let git
+repack the mirrors. --dry-run lists each thing with what it has of the disk to
+itself, and changes nothing; what repacking saves cannot be foretold.`,
 		Example: "  yoi gc --dry-run\n  yoi gc --keep-cache 5G",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -134,12 +138,17 @@ func (a *app) gcCommand() *cobra.Command {
 				if a.json {
 					return a.printJSON(rep)
 				}
+				if rep.DryRun {
+					if err := a.showItems(rep.Items); err != nil {
+						return err
+					}
+				}
 				verb, gone := "removed", rep.LeftoversGone
 				if rep.DryRun {
 					verb, gone = "would remove", rep.LeftoversFound
 				}
-				fmt.Fprintf(a.stdout, "%s %s (%s), %s and %s of %s\n", verb, count(len(rep.RemovedTrees), "tree"), size(rep.FreedBytes),
-					count(len(rep.ExpiredRemoved), "expired workspace"), fmt.Sprint(gone), count(rep.LeftoversFound, "leftover"))
+				fmt.Fprintf(a.stdout, "%s %s, %s, %s and %s of %s (%s)\n", verb, count(len(rep.RemovedTrees), "tree"), count(sharedCaches(rep), "shared cache"),
+					count(len(rep.ExpiredRemoved), "expired workspace"), fmt.Sprint(gone), count(rep.LeftoversFound, "leftover"), size(rep.FreedBytes))
 				return nil
 			})
 		},

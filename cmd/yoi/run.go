@@ -27,6 +27,7 @@ type runFlags struct {
 	require                                        []string
 	timeout                                        time.Duration
 	keep                                           bool
+	shared                                         sharedFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -62,6 +63,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringVar(&f.cwd, "cwd", "", "start in `DIRECTORY`, relative to the repository's root")
 	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this `DURATION`")
 	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj (repeatable)")
+	f.shared.register(c)
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock (repeatable)")
@@ -135,6 +137,9 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 		return req, err
 	}
 	req.Sandbox.Limits.WallClock = f.timeout
+	if req.Caches, err = f.shared.apply(&req.Sandbox); err != nil {
+		return req, err
+	}
 	if f.patch != "" {
 		if req.DirtyState == "" {
 			req.DirtyState = policy.PatchArtifact

@@ -19,6 +19,7 @@ func (a *app) wsCommand() *cobra.Command {
 type createFlags struct {
 	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key string
 	scope, env, require                                                            []string
+	shared                                                                         sharedFlags
 }
 
 func (a *app) wsCreate() *cobra.Command {
@@ -59,6 +60,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host, where the configuration allows it")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock (repeatable)")
+	f.shared.register(c)
 	fl.StringVar(&f.key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's workspace")
 	return c
 }
@@ -77,6 +79,10 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 	if req.Sandbox.Env, err = parseEnv(f.env); err != nil {
 		return req, err
 	}
+	caches, err := f.shared.apply(&req.Sandbox)
+	if err != nil {
+		return req, err
+	}
 	for _, s := range argv {
 		id, rev, ok := strings.Cut(s, "@")
 		if !ok {
@@ -86,7 +92,7 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 		if err != nil {
 			return req, err
 		}
-		req.Repositories = append(req.Repositories, runtime.RepositoryRequest{RepositoryID: policy.RepositoryID(id), Selector: sel, Scope: f.scope, Branch: f.branch})
+		req.Repositories = append(req.Repositories, runtime.RepositoryRequest{RepositoryID: policy.RepositoryID(id), Selector: sel, Scope: f.scope, Branch: f.branch, Caches: caches})
 	}
 	return req, nil
 }

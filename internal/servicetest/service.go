@@ -93,6 +93,7 @@ func (s *Service) Doctor(ctx context.Context) (runtime.DoctorReport, error) {
 func (s *Service) GC(ctx context.Context, req runtime.GCRequest) (runtime.GCReport, error) {
 	return answer(s, runtime.GCReport{
 		DryRun: req.DryRun, RemovedTrees: []string{"hello/" + Tree}, FreedBytes: 1 << 20,
+		Items: []runtime.GCItem{{Kind: "pristine_tree", Name: "hello/" + Tree, Bytes: 1 << 20}}, InUse: 3,
 		ExpiredRemoved: []policy.AllocationID{Allocation}, LeftoversFound: 2, LeftoversGone: 1,
 		Diagnostics: []policy.Diagnostic{warning()},
 	}, s.enter(ctx, "GC", "", req))

@@ -37,7 +37,8 @@ func Point() policy.RepositoryPoint {
 func Repositories() []runtime.Repository {
 	return []runtime.Repository{{
 		ID: Repository, Source: "https://example.org/hello.git", CreatedAt: Then, FetchedAt: Then.Add(time.Minute),
-		CacheBytes: 5 << 20, Trees: 2, Options: policy.RepositoryOptions{Filter: "blob:none"},
+		CacheBytes: 5 << 20, Trees: 2,
+		Options: policy.RepositoryOptions{Filter: "blob:none", Cache: []policy.DependencyCache{{Path: "node_modules", Key: []string{"package-lock.json"}}}},
 	}}
 }
 
@@ -86,6 +87,7 @@ func Evidence() runtime.Evidence {
 		Cleanup: policy.CleanupPolicy{Mode: policy.RemoveOnStop}, Ancestor: "ws-1111111111111111", CreatedAt: Then,
 		Files: 10, Bytes: 1000, Timings: map[string]time.Duration{"materialize": time.Millisecond},
 		Workers: []runtime.Worker{WorkerRecord()}, Diagnostics: []policy.Diagnostic{warning()},
+		Caches: []policy.CacheUse{{RepositoryID: Repository, Path: "node_modules", Key: []string{"package-lock.json"}, Digest: "33", Warm: true}},
 	}
 }
 
@@ -96,6 +98,7 @@ func sandbox() policy.SandboxPolicy {
 		Limits: policy.Limits{WallClock: time.Hour, OpenFiles: 64, Processes: 64, FileSize: 1, AddressSpace: 1 << 30,
 			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1},
 		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,
+		Quota: policy.Quota{Bytes: 1 << 20, Inodes: 100, Hard: true}, BuildCache: true, PublishCaches: true,
 	}
 }
 

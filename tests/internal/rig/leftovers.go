@@ -31,6 +31,9 @@ func Leftovers(root string) ([]string, error) {
 	for _, repo := range names(filepath.Join(root, "repository-cache/git")) {
 		found = append(found, cacheLeftovers(root, repo)...)
 	}
+	for _, set := range append(pathsIn(root, "build-cache/deps"), pathsIn(root, "build-cache/work")...) {
+		found = append(found, sharedLeftovers(root, set)...)
+	}
 	held, err := Held(root)
 	if err != nil {
 		return nil, err
@@ -69,6 +72,27 @@ func cacheLeftovers(root, repo string) []string {
 		found = append(found, dir+"/bare.git/packed-refs: a pin")
 	}
 	return found
+}
+
+// sharedLeftovers are what a set of shared caches holds beside complete entries.
+func sharedLeftovers(root, set string) (found []string) {
+	for _, n := range names(filepath.Join(root, set)) {
+		entry := strings.TrimSuffix(strings.TrimSuffix(n, ".json"), ".lock")
+		for _, part := range []string{entry, entry + ".json", entry + ".lock"} {
+			if _, err := os.Lstat(filepath.Join(root, set, part)); err != nil {
+				found = append(found, set+"/"+n+": an entry without "+part)
+			}
+		}
+	}
+	return found
+}
+
+// pathsIn are the names in a directory, with its own in front.
+func pathsIn(root, dir string) (out []string) {
+	for _, n := range names(filepath.Join(root, dir)) {
+		out = append(out, dir+"/"+n)
+	}
+	return out
 }
 
 func names(dir string) []string {
