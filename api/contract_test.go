@@ -101,7 +101,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{},
 		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "GCItem": runtime.GCItem{}, "CacheUse": policy.CacheUse{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
-		"Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{},
+		"Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{}, "SourceState": runtime.SourceState{},
 		"DiffReport": runtime.DiffReport{}, "RepositoryDiff": runtime.RepositoryDiff{}, "DiffFile": runtime.DiffFile{},
 		"StatusReport": runtime.StatusReport{}, "RepositoryStatus": runtime.RepositoryStatus{}, "StatusEntry": runtime.StatusEntry{},
 		"CommitsReport": runtime.CommitsReport{}, "RepositoryCommits": runtime.RepositoryCommits{}, "WorkspaceCommit": runtime.WorkspaceCommit{},
@@ -112,7 +112,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"Limits": policy.Limits{}, "Quota": policy.Quota{}, "DependencyCache": policy.DependencyCache{}, "SandboxPolicy": policy.SandboxPolicy{}, "CreateWorkspaceRequest": runtime.CreateWorkspaceRequest{},
 		"RemoveWorkspaceRequest": runtime.RemoveWorkspaceRequest{}, "SpawnWorkerRequest": runtime.SpawnWorkerRequest{},
 		"SignalRequest": runtime.SignalRequest{}, "StopRequest": runtime.StopRequest{}, "GCRequest": runtime.GCRequest{},
-		"AddPatchRequest": runtime.AddPatchRequest{},
+		"AddPatchRequest": runtime.AddPatchRequest{}, "ArtifactPolicy": policy.ArtifactPolicy{},
 	}
 	schemas := document(t, false).Components.Schemas
 	for name := range schemas {

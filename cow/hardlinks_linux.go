@@ -11,8 +11,23 @@ import (
 // Waiting cannot lock up: who makes the first name waits for nobody.
 type linkTable struct {
 	mu     sync.Mutex
-	inodes map[inode]*linkGroup
+	inodes map[linkID]*linkGroup
 	groups []*linkGroup // every group, also those that were full
+}
+
+// linkID is an inode and, where the source may change meanwhile, which version
+// of it: names that were met before and after a change are not made one file.
+type linkID struct {
+	inode
+	version unix.StatxTimestamp
+}
+
+func (w *walk) linkID(st *unix.Statx_t) linkID {
+	id := linkID{inode: inodeOf(st)}
+	if w.live {
+		id.version = st.Ctime
+	}
+	return id
 }
 
 type linkGroup struct {
@@ -26,14 +41,14 @@ type linkGroup struct {
 // claim returns the inode's group, and whether the caller has to make its file.
 // full is a group that takes no more names (EMLINK; ext4 allows 65000): the
 // next one after it is wanted.
-func (t *linkTable) claim(id inode, full *linkGroup, n *dirNode, name cname) (g *linkGroup, first bool) {
+func (t *linkTable) claim(id linkID, full *linkGroup, n *dirNode, name cname) (g *linkGroup, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g = t.inodes[id]; g != nil && g != full {
 		return g, false
 	}
 	if t.inodes == nil {
-		t.inodes = make(map[inode]*linkGroup)
+		t.inodes = make(map[linkID]*linkGroup)
 	}
 	g = &linkGroup{ready: make(chan struct{}), dir: n, name: append(cname(nil), name...)}
 	t.inodes[id] = g
@@ -58,7 +73,7 @@ func (w *worker) linkedSymlink(st *unix.Statx_t, n *dirNode, name cname) error {
 func (w *worker) linked(st *unix.Statx_t, n *dirNode, name cname, create func() error, count *int64) error {
 	var full *linkGroup
 	for {
-		g, first := w.links.claim(inodeOf(st), full, n, name)
+		g, first := w.links.claim(w.linkID(st), full, n, name)
 		if first {
 			err := create()
 			if err == nil {

@@ -22,6 +22,7 @@ type walk struct {
 	// strangeGroup: the mount or the target's parent hands down its own group
 	// (grpid, set-group-ID), so that no created file can be assumed to have ours.
 	strangeGroup bool
+	live         bool // the source may change meanwhile: live_linux.go
 	top          *dirNode
 	dev          devID // the source's device; a btrfs subvolume has its own
 	target       inode // the target's top, in case it lies inside the source

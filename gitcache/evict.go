@@ -131,7 +131,11 @@ func (r *repo) sweep(ctx context.Context) error {
 
 // dropUnmarked removes a tree if it has no marker, or returns errLocked.
 func (r *repo) dropUnmarked(ctx context.Context, key string) error {
-	if _, ok := r.readMarker(key); ok || !exists(r.treePath(key)) {
+	m, ok := r.readMarker(key)
+	if ok && m.Snapshot && !r.inUse(key) { // its last holder was in the way when it went
+		return r.dropSnapshot(ctx, key)
+	}
+	if ok || !exists(r.treePath(key)) {
 		return nil
 	}
 	return r.withTree(ctx, key, func(lockPath string) error {

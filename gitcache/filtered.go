@@ -147,11 +147,22 @@ func lfsPointer(f io.Reader, size int64) ([]byte, error) {
 }
 
 func blobID(content []byte, hexSize int) string {
+	h := blobHash(hexSize, int64(len(content)))
+	h.Write(content)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// blobHash becomes the id of a blob of that size.
+func blobHash(hexSize int, size int64) hash.Hash {
 	var h hash.Hash = sha1.New()
 	if hexSize == 64 {
 		h = sha256.New()
 	}
-	fmt.Fprintf(h, "blob %d\x00", len(content))
-	h.Write(content)
-	return hex.EncodeToString(h.Sum(nil))
+	fmt.Fprintf(h, "blob %d\x00", size)
+	return h
+}
+
+func sha256Digest(b []byte) string {
+	h := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(h[:])
 }

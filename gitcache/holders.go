@@ -57,7 +57,7 @@ func (p *Pristine) Release(ctx context.Context, holder string) error {
 
 // ReleasePristine is Release for a tree that an earlier process acquired. It is
 // idempotent.
-func (c *Cache) ReleasePristine(_ context.Context, id policy.RepositoryID, key, holder string) error {
+func (c *Cache) ReleasePristine(ctx context.Context, id policy.RepositoryID, key, holder string) error {
 	r, err := c.repo(id)
 	if err != nil {
 		return err
@@ -67,6 +67,9 @@ func (c *Cache) ReleasePristine(_ context.Context, id policy.RepositoryID, key, 
 	}
 	if err := r.unuse(key, holder); err != nil {
 		return diskError(opPristine, "the tree's mark cannot be removed", err)
+	}
+	if err := r.dropSnapshot(ctx, key); err != nil {
+		return err
 	}
 	return c.journal.Release(r.useResource(key, holder))
 }

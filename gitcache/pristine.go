@@ -36,7 +36,10 @@ type marker struct {
 	BuiltAt  time.Time           `json:"built_at"`
 	BuildFor time.Duration       `json:"build_nanoseconds"`
 	Warnings []policy.Diagnostic `json:"warnings,omitempty"`
-	Git      map[string]fileID   `json:"git"`
+	// Snapshot says that the tree was taken of a working tree, and goes with its
+	// last holder.
+	Snapshot bool              `json:"snapshot,omitempty"`
+	Git      map[string]fileID `json:"git"`
 }
 
 func treeKey(p policy.RepositoryPoint) string {
@@ -133,7 +136,7 @@ func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key 
 	m, err := r.buildTree(ctx, p, r.treePath(name), l)
 	if err == nil {
 		m.BuiltAt, m.BuildFor = start.UTC(), time.Since(start)
-		err = r.publish(ctx, name, key, m)
+		err = r.publish(ctx, name, key, m, true)
 	}
 	if err != nil {
 		if r.c.removeTop(context.WithoutCancel(ctx), r.treePath(name)) == nil {
@@ -156,21 +159,32 @@ func (r *repo) buildTree(ctx context.Context, p policy.RepositoryPoint, dir stri
 }
 
 func (r *repo) checkoutNew(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
+	if err := r.makeTop(ctx, dir); err != nil {
+		return marker{}, err
+	}
+	return r.checkout(ctx, p, dir, l)
+}
+
+func (r *repo) makeTop(ctx context.Context, dir string) error {
 	mk := r.c.opts.MakeTop
 	if mk == nil {
 		mk = func(_ context.Context, dir string) error { return os.Mkdir(dir, 0o755) }
 	}
 	if err := mk(ctx, dir); err != nil {
-		return marker{}, diskError(opPristine, "the tree's directory cannot be made", err)
+		return diskError(opPristine, "the tree's directory cannot be made", err)
 	}
-	return r.checkout(ctx, p, dir, l)
+	return nil
 }
 
 // publish makes the tree, and the directory of its holders, durable before
-// anything says that it is complete.
-func (r *repo) publish(ctx context.Context, name, key string, m marker) error {
+// anything says that it is complete. One whose holder a power failure ends is
+// complete without that.
+func (r *repo) publish(ctx context.Context, name, key string, m marker, durable bool) error {
 	tmp, final := r.treePath(name), r.treePath(key)
-	err := syncFS(tmp)
+	var err error
+	if durable {
+		err = syncFS(tmp)
+	}
 	if err == nil && r.c.opts.SealTop != nil {
 		err = r.c.opts.SealTop(ctx, tmp)
 	}

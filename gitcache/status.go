@@ -54,21 +54,30 @@ func (c *Cache) CheckClean(ctx context.Context, src Source) error {
 	if err != nil {
 		return unreadable(opClean, err)
 	}
-	out, err := c.run(ctx, v.command("status", "--porcelain=v2", "-z", "--ignore-submodules=all", "--no-renames", "--no-ahead-behind", "--untracked-files=normal"))
+	changes, err := c.changes(ctx, v)
 	if err != nil {
-		return gitFailure(opClean, "the source's status could not be read", err)
-	}
-	changes, err := parseStatus(string(out))
-	if err != nil {
-		return gitFailure(opClean, "the source's status could not be read", err)
-	}
-	if changes, err = c.dropFiltered(ctx, v, changes); err != nil {
-		return gitFailure(opClean, "the source's files could not be compared", err)
+		return err
 	}
 	if len(changes) == 0 && len(operations) == 0 {
 		return nil
 	}
 	return dirtyError(changes, operations)
+}
+
+// changes lists what a source's working tree and index have beyond HEAD.
+func (c *Cache) changes(ctx context.Context, v *view) ([]change, error) {
+	out, err := c.run(ctx, v.command("status", "--porcelain=v2", "-z", "--ignore-submodules=all", "--no-renames", "--no-ahead-behind", "--untracked-files=normal"))
+	if err != nil {
+		return nil, gitFailure(opClean, "the source's status could not be read", err)
+	}
+	changes, err := parseStatus(string(out))
+	if err != nil {
+		return nil, gitFailure(opClean, "the source's status could not be read", err)
+	}
+	if changes, err = c.dropFiltered(ctx, v, changes); err != nil {
+		return nil, gitFailure(opClean, "the source's files could not be compared", err)
+	}
+	return changes, nil
 }
 
 // parseStatus reads porcelain version 2 with -z, git-status(1).

@@ -1,17 +1,11 @@
 package gitcache
 
-import (
-	"os"
-)
+import "os"
 
-// Submodules returns the paths of the tree's submodules, from its index.
-func (p *Pristine) Submodules() ([]string, error) {
-	top, err := os.Open(p.r.treePath(p.Key))
-	if err != nil {
-		return nil, diskError(opPristine, "the tree cannot be opened", err)
-	}
-	defer top.Close()
-	x, err := readIndex(top)
+// Submodules returns the paths of the submodules of a checked-out tree, from its
+// index. No Worker may have had the tree yet.
+func Submodules(tree *os.File) ([]string, error) {
+	x, err := readIndex(tree)
 	if err != nil {
 		return nil, gitFailure(opPristine, "the index could not be read", err)
 	}

@@ -2,8 +2,12 @@ package gitcache
 
 import (
 	"context"
+	"hash"
 	"log/slog"
+	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -28,6 +32,13 @@ type Options struct {
 	// Measure says how many bytes of the disk the tree at rel, below Root, has to
 	// itself, for Evict's report. nil takes the size of its files' content.
 	Measure func(ctx context.Context, rel string) (int64, error)
+	// CopyLive copies a directory that others may be writing to, so that the copy
+	// is what it was at one moment, and says how many rounds that took; package
+	// cow's Live. DigestTree is its Digest. Only HoldSnapshot needs them.
+	CopyLive func(ctx context.Context, source, target *os.File, filter func(dir string) func(name string, isDir bool) bool,
+		progress func(files int64)) (rounds int, warnings []policy.Diagnostic, err error)
+	DigestTree func(ctx context.Context, tree *os.File, skip string, hash func(rel string, size int64) hash.Hash,
+		done func(rel string, st *unix.Statx_t, h hash.Hash)) (digest string, files, bytes int64, err error)
 }
 
 // Resource is one thing in the cache that must not be forgotten after a crash.

@@ -271,7 +271,9 @@ func (l *Local) patchIndex(tree, base *os.File, treeKey string, stats map[string
 	}
 	x.Patch(func(e index.Entry) (index.Stat, bool) {
 		s, ok := stats[string(e.Path)]
-		return s, ok
+		// An entry without stat data is of a file that is not what the point has: a
+		// snapshot of a working tree. Git has to look at it.
+		return s, ok && e.Stat != (index.Stat{})
 	})
 	if _, err := f.WriteAt(x.Bytes(), 0); err != nil {
 		return diskError(op, err)

@@ -380,21 +380,3 @@ func ParseStrategy(s string) (StrategyName, error) {
 	}
 	return "", Errorf(CodeStrategyUnknown, "policy.strategy", "%q is no materialization strategy", Printable(s))
 }
-
-// ArtifactPolicy says which regenerable artifacts of a working tree are left
-// out when a working tree (not a clean point) is the source. Tracked files are
-// never left out.
-type ArtifactPolicy struct {
-	Exclude []string `json:"exclude,omitempty"`
-	Keep    []string `json:"keep,omitempty"`
-}
-
-// Validate checks that the patterns are relative names.
-func (p ArtifactPolicy) Validate() error {
-	for _, e := range slices.Concat(p.Exclude, p.Keep) {
-		if e == "" || path.IsAbs(e) || strings.Contains(e, "..") || strings.ContainsRune(e, 0) {
-			return Errorf(CodePolicyInvalid, "policy.artifacts", "%q is not a relative pattern", Printable(e))
-		}
-	}
-	return nil
-}

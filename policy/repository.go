@@ -12,6 +12,8 @@ type RepositoryOptions struct {
 	// Cache are the directories that workspaces share by the digest of their key
 	// files, where a request names none.
 	Cache []DependencyCache `json:"cache,omitempty"`
+	// Artifacts says what a snapshot of the working tree leaves out.
+	Artifacts ArtifactPolicy `json:"artifacts,omitzero"`
 }
 
 // Validate checks every setting.
@@ -19,7 +21,10 @@ func (o RepositoryOptions) Validate() error {
 	if err := o.Filter.Validate(); err != nil {
 		return err
 	}
-	return ValidateCaches(o.Cache)
+	if err := ValidateCaches(o.Cache); err != nil {
+		return err
+	}
+	return o.Artifacts.Validate()
 }
 
 // ObjectFilter says which objects a fetch leaves out, in git's words

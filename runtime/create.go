@@ -44,7 +44,7 @@ type creation struct {
 	undo []func(context.Context) error
 	// clean is the search for uncommitted changes, which goes on beside the steps.
 	clean []<-chan error
-	// dirtyStates are the uncommitted changes that came along.
+	// dirtyStates are the uncommitted changes that came along, in the order of repos.
 	dirtyStates []DirtyState
 }
 
@@ -235,6 +235,12 @@ func (c *creation) pristine(ctx context.Context) error {
 			c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) })
 			continue
 		}
+		if c.dirty == policy.CurrentWorktreeSnapshot {
+			if err := c.snapshot(ctx, repo); err != nil {
+				return err
+			}
+			continue
+		}
 		tree, warnings, err := c.r.cache.Hold(ctx, repo.point, holder)
 		if err != nil {
 			return err
@@ -252,7 +258,11 @@ func (c *creation) trees() []helper.RepositoryTree {
 	var out []helper.RepositoryTree
 	for _, repo := range c.repos {
 		t := helper.RepositoryTree{RepositoryID: repo.point.RepositoryID, Strategy: c.strategy, Caches: repo.caches}
-		if c.strategy != policy.StrategyDirect {
+		switch {
+		case c.strategy == policy.StrategyDirect:
+		case repo.tree != nil:
+			t.TreeKey = repo.tree.Key
+		default:
 			t.TreeKey = treeKey(repo.point)
 		}
 		out = append(out, t)

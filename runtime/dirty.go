@@ -3,9 +3,12 @@ package runtime
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 
+	"yoi.dev/yoi-runtime/gitcache"
 	"yoi.dev/yoi-runtime/gitcache/patch"
+	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -30,11 +33,34 @@ func (c *creation) checkDirty() error {
 		if len(c.repos) != 1 || !isLocal(c.repos[0].source) || len(c.repos[0].scope) > 0 || c.repos[0].branch != "" {
 			return policy.Errorf(policy.CodePolicyInvalid, op, "direct_legacy_mount takes one whole local repository")
 		}
-	default:
-		return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "the dirty-state policy %s is not possible in this version", c.dirty)
+	case policy.CurrentWorktreeSnapshot:
+		if err := c.checkSnapshot(); err != nil {
+			return err
+		}
 	}
 	if patches > 0 && c.dirty != policy.PatchArtifact {
 		return policy.Errorf(policy.CodePolicyInvalid, op, "a patch goes with the dirty-state policy patch_artifact, not with %s", c.dirty)
+	}
+	return nil
+}
+
+// checkSnapshot refuses what has no working tree, and strategies that make the
+// tree from the commit instead of copying one.
+func (c *creation) checkSnapshot() error {
+	const op = "runtime.create"
+	for _, repo := range c.repos {
+		if !isLocal(repo.source) {
+			return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "%s is a remote repository: it has no working tree here", repo.source.ID)
+		}
+		if len(repo.scope) > 0 {
+			return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "a snapshot of the working tree takes no scope").
+				WithHint("Leave the scope out, and the rest by an artifact policy if it must not come along: yoi repo add --exclude.")
+		}
+	}
+	switch c.strategy {
+	case policy.StrategyGitWorktree, policy.StrategyGitSparse:
+		return policy.Errorf(policy.CodeStrategyUnsupported, op, "%s checks a commit out and cannot take a working tree as it is", c.strategy).
+			WithHint("Use --strategy auto.")
 	}
 	return nil
 }
@@ -58,6 +84,14 @@ exec git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.protectHFS=
 // apply brings uncommitted changes into the finished workspace, as such: HEAD
 // and the index stay at the point.
 func (c *creation) apply(ctx context.Context) error {
+	if c.dirty == policy.CurrentWorktreeSnapshot {
+		for i := range c.repos {
+			if err := c.baseline(ctx, i, &c.dirtyStates[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	for i := range c.repos {
 		repo := &c.repos[i]
 		if repo.patch == nil {
@@ -80,7 +114,7 @@ func (c *creation) apply(ctx context.Context) error {
 
 func (c *creation) applyPatch(ctx context.Context, repo *creationRepo) error {
 	const op = "runtime.apply"
-	links, err := repo.tree.Submodules()
+	links, err := c.submodules(repo)
 	if err != nil {
 		return err
 	}
@@ -103,6 +137,57 @@ func (c *creation) applyPatch(ctx context.Context, repo *creationRepo) error {
 		return nil
 	}
 	return applyError(out.String())
+}
+
+// submodules reads them from the index that the workspace was made with.
+func (c *creation) submodules(repo *creationRepo) ([]string, error) {
+	dir := rootdir.Repository(c.id, repo.point.RepositoryID)
+	if repo.tree != nil {
+		dir = repo.tree.RelPath
+	}
+	top, err := c.r.root.OpenDir(dir)
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeInternal, "runtime.apply", "the new workspace cannot be opened").Because(err)
+	}
+	defer top.Close()
+	return gitcache.Submodules(top)
+}
+
+// snapshot takes the source's working tree as it is now, as the tree that the
+// workspace is made of.
+func (c *creation) snapshot(ctx context.Context, repo *creationRepo) error {
+	id, holder := repo.point.RepositoryID, string(c.id)
+	rec, err := c.r.registry.GetRepository(ctx, id)
+	if err != nil {
+		return err
+	}
+	options, err := optionsOf(rec)
+	if err != nil {
+		return err
+	}
+	tree, s, warnings, err := c.r.cache.HoldSnapshot(ctx, repo.source, repo.point, holder,
+		gitcache.SnapshotOptions{Artifacts: options.Artifacts, Volatile: c.ephemeral})
+	if err != nil {
+		return err
+	}
+	repo.tree = tree
+	c.warnings = append(c.warnings, warnings...)
+	key := tree.Key
+	c.undo = append(c.undo,
+		func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) },
+		func(ctx context.Context) error {
+			repo.tree = nil
+			return errors.Join(tree.Close(), c.r.cache.ReleasePristine(ctx, id, key, holder))
+		})
+	c.dirtyStates = append(c.dirtyStates, DirtyState{
+		RepositoryID: id, Kind: policy.CurrentWorktreeSnapshot, Digest: s.Digest, Files: int(s.Files), Bytes: s.Bytes,
+		CreatedAt: c.r.now(), Rounds: s.Rounds, Excluded: s.Excluded, ExcludedCount: s.ExcludedCount,
+		Source: &SourceState{
+			Head: s.Source.Head, IndexDigest: s.Source.IndexDigest, Operations: s.Source.Operations,
+			Staged: s.Source.Staged, Unstaged: s.Source.Unstaged, Untracked: s.Source.Untracked, Conflicted: s.Source.Conflicted,
+		},
+	})
+	return nil
 }
 
 // applyError words what git said. It names paths inside the tree only.

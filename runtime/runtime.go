@@ -3,10 +3,13 @@ package runtime
 import (
 	"context"
 	"errors"
+	"hash"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/cow"
 	"yoi.dev/yoi-runtime/gitcache"
@@ -146,7 +149,23 @@ func (r *Runtime) cacheOptions(progress func(gitcache.Progress)) gitcache.Option
 		AllowProtocols: r.config.Cache.Protocols,
 		MakeTop:        r.top(cow.MakeTop), SealTop: r.top(cow.SealTop),
 		RemoveTop: r.top(cow.RemoveTop), Measure: r.exclusive,
+		CopyLive: r.copyLive, DigestTree: digestTree,
 	}
+}
+
+// copyLive and digestTree give the cache the copy-on-write layer's functions in
+// its own words.
+func (r *Runtime) copyLive(ctx context.Context, source, target *os.File, filter func(string) func(string, bool) bool, progress func(int64)) (int, []policy.Diagnostic, error) {
+	res, err := cow.Live(ctx, cow.LiveRequest{Source: source, Target: target, Filter: filter, Progress: progress, Log: r.log})
+	return res.Rounds, res.Warnings, err
+}
+
+func digestTree(ctx context.Context, tree *os.File, skip string, more func(string, int64) hash.Hash, done func(string, *unix.Statx_t, hash.Hash)) (string, int64, int64, error) {
+	d, err := cow.Digest(ctx, cow.DigestRequest{
+		Tree: tree, Skip: skip, Hash: more,
+		Done: func(rel string, st *cow.Statx, h hash.Hash) { done(rel, (*unix.Statx_t)(st), h) },
+	})
+	return d.Digest, d.Files + d.Symlinks, d.Bytes, err
 }
 
 // Close ends what runs in the background and releases the root. Workers that

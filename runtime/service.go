@@ -159,6 +159,25 @@ type DirtyState struct {
 	TreeID       string    `json:"tree_id,omitempty"`
 	ChangedPaths int       `json:"changed_paths,omitempty"`
 	CreatedAt    time.Time `json:"created_at"`
+	// Source is the source's git state when a snapshot was taken; Rounds is how
+	// often its tree was walked until it stood still. Excluded are the first paths
+	// that the artifact policy left out, of ExcludedCount.
+	Source        *SourceState `json:"source,omitempty"`
+	Rounds        int          `json:"rounds,omitempty"`
+	Excluded      []string     `json:"excluded,omitempty"`
+	ExcludedCount int          `json:"excluded_count,omitempty"`
+}
+
+// SourceState is a source's git state as evidence; none of it comes along.
+type SourceState struct {
+	Head string `json:"head,omitempty"` // the ref, absent when detached
+	// IndexDigest is "sha256:…" of what git ls-files --stage -z says.
+	IndexDigest string   `json:"index_digest"`
+	Operations  []string `json:"operations,omitempty"` // in progress: merge, rebase …
+	Staged      int      `json:"staged"`
+	Unstaged    int      `json:"unstaged"`
+	Untracked   int      `json:"untracked"`
+	Conflicted  int      `json:"conflicted"`
 }
 
 // CreateWorkspaceRequest asks for an Execution Workspace.

@@ -86,7 +86,11 @@ func (a *app) printUsage(cmd *cobra.Command, err error) {
 func (a *app) printWarnings(ws []policy.Diagnostic) {
 	a.progress.clear()
 	for _, w := range ws {
-		fmt.Fprintf(a.stderr, "yoi: warning: %s (%s)\n", policy.Printable(w.Message), policy.Printable(string(w.Code)))
+		at := ""
+		if path := w.Fields["path"]; path != "" {
+			at = ": " + path
+		}
+		fmt.Fprintf(a.stderr, "yoi: warning: %s%s (%s)\n", policy.Printable(w.Message), policy.Printable(at), policy.Printable(string(w.Code)))
 		if w.Hint != "" && a.verbose {
 			fmt.Fprintf(a.stderr, "hint: %s\n", policy.Printable(w.Hint))
 		}

@@ -17,6 +17,7 @@ func (a *app) repoCommand() *cobra.Command {
 func (a *app) repoAdd() *cobra.Command {
 	var id, filter string
 	var caches []string
+	var artifacts policy.ArtifactPolicy
 	c := &cobra.Command{
 		Use: "add SOURCE", Short: "Register a repository: a path or a file, ssh or https URL",
 		Example: "  yoi repo add ~/src/app\n  yoi repo add --id tools https://example.org/tools.git\n  yoi repo add --filter blob:none https://example.org/huge.git\n  yoi repo add --cache node_modules=package-lock.json ~/src/web",
@@ -32,7 +33,7 @@ func (a *app) repoAdd() *cobra.Command {
 			}
 			return a.with(cmd.Context(), func(s runtime.Service) error {
 				r, err := s.AddRepository(cmd.Context(), runtime.AddRepositoryRequest{
-					ID: policy.RepositoryID(id), Source: src, Options: policy.RepositoryOptions{Filter: policy.ObjectFilter(filter), Cache: cache},
+					ID: policy.RepositoryID(id), Source: src, Options: policy.RepositoryOptions{Filter: policy.ObjectFilter(filter), Cache: cache, Artifacts: artifacts},
 				})
 				if err != nil {
 					return err
@@ -44,6 +45,8 @@ func (a *app) repoAdd() *cobra.Command {
 	c.Flags().StringVar(&id, "id", "", "the repository's `ID` (default: the source's base name)")
 	c.Flags().StringArrayVar(&caches, "cache", nil, "its workspaces share a directory by the digest of its key files: `PATH=KEY[,KEY...]` (repeatable)")
 	c.Flags().StringVar(&filter, "filter", "", "mirror without the objects that `FILTER` leaves out: blob:none, tree:0 or blob:limit=SIZE; what a scope needs is fetched before its Worker starts")
+	c.Flags().StringArrayVar(&artifacts.Exclude, "exclude", nil, "leave untracked files of this `PATTERN` out of a snapshot of the working tree; \"default\" for node_modules/, target/ and the like, \"none\" for nothing (repeatable)")
+	c.Flags().StringArrayVar(&artifacts.Keep, "keep", nil, "never leave `PATTERN` out (repeatable)")
 	return c
 }
 

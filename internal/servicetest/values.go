@@ -38,7 +38,7 @@ func Repositories() []runtime.Repository {
 	return []runtime.Repository{{
 		ID: Repository, Source: "https://example.org/hello.git", CreatedAt: Then, FetchedAt: Then.Add(time.Minute),
 		CacheBytes: 5 << 20, Trees: 2,
-		Options: policy.RepositoryOptions{Filter: "blob:none", Cache: []policy.DependencyCache{{Path: "node_modules", Key: []string{"package-lock.json"}}}},
+		Options: policy.RepositoryOptions{Filter: "blob:none", Cache: []policy.DependencyCache{{Path: "node_modules", Key: []string{"package-lock.json"}}}, Artifacts: policy.ArtifactPolicy{Exclude: []string{"default"}, Keep: []string{"build/"}}},
 	}}
 }
 
@@ -81,7 +81,8 @@ func Evidence() runtime.Evidence {
 		Points: []policy.RepositoryPoint{Point()}, Strategy: policy.StrategyReflink, StrategyReason: "the file system clones",
 		DirtyState: policy.CleanPointOnly, Changes: []runtime.DirtyState{{
 			RepositoryID: Repository, Kind: policy.PatchArtifact, Digest: string(Patch), Files: 2, Bytes: 100,
-			TreeID: Tree, ChangedPaths: 2, CreatedAt: Then,
+			TreeID: Tree, ChangedPaths: 2, CreatedAt: Then, Rounds: 2, Excluded: []string{"node_modules/"}, ExcludedCount: 1,
+			Source: &runtime.SourceState{Head: "refs/heads/main", IndexDigest: string(Patch), Operations: []string{"merge"}, Staged: 1, Unstaged: 2, Untracked: 3, Conflicted: 4},
 		}},
 		SandboxPolicy: sandbox(), SandboxDigest: "sha256:00", SeccompDigest: "sha256:11",
 		Cleanup: policy.CleanupPolicy{Mode: policy.RemoveOnStop}, Ancestor: "ws-1111111111111111", CreatedAt: Then,

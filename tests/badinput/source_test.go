@@ -82,9 +82,8 @@ func TestDirtyPolicies(t *testing.T) {
 	repo := testenv.RepoSmall(t)
 	y := warmed(t, rig.NewPlace(t, "disk", 0), repo.Dir)
 	for name, code := range map[string]policy.Code{
-		"patch_artifact":            policy.CodePolicyInvalid, // without a patch
-		"current_worktree_snapshot": policy.CodeDirtyPolicyUnsupported,
-		"whatever":                  policy.CodePolicyInvalid,
+		"patch_artifact": policy.CodePolicyInvalid, // without a patch
+		"whatever":       policy.CodePolicyInvalid,
 	} {
 		t.Run(name, func(t *testing.T) {
 			refused(t, y, 125, code, "run", "--repo", repo.Dir, "--dirty", name, "--", "true")

@@ -62,6 +62,8 @@ func cacheLeftovers(root, repo string) []string {
 		tree, isHolders := strings.CutSuffix(n, ".use")
 		if _, err := os.Lstat(filepath.Join(root, trees, tree)); err != nil || strings.HasPrefix(n, ".") {
 			found = append(found, trees+"/"+n)
+		} else if b, err := os.ReadFile(filepath.Join(root, trees, n)); err == nil && strings.HasSuffix(n, ".json") && strings.Contains(string(b), `"snapshot":true`) {
+			found = append(found, trees+"/"+n+": a snapshot that nobody holds")
 		} else if isHolders {
 			for _, holder := range names(filepath.Join(root, trees, n)) {
 				found = append(found, trees+"/"+n+"/"+holder)
