@@ -11,8 +11,8 @@ import (
 // Resolve turns a selector into a point whose commit is wholly in the cache.
 //
 // For a local source that the cache already knows the commit of, it costs one
-// `git rev-parse` in the source; for a whole commit id that the cache knows,
-// nothing and no network; for a remote, a fetch.
+// `git rev-parse` in the source, and for HEAD mostly two files; for a whole commit
+// id that the cache knows, nothing and no network; for a remote, a fetch.
 func (c *Cache) Resolve(ctx context.Context, src Source, sel policy.Selector, o ResolveOptions) (policy.RepositoryPoint, []policy.Diagnostic, error) {
 	none := policy.RepositoryPoint{}
 	sel = sel.Normalize()
@@ -53,6 +53,15 @@ func (r *repo) resolveLocal(ctx context.Context, src Source, sel policy.Selector
 	d, err := discover(src.URL)
 	if err != nil {
 		return "", mark{}, err
+	}
+	if sel.Kind == policy.SelectRevision && sel.Value == "HEAD" {
+		// What most runs ask for, where two files say it and the cache knows it, takes
+		// no git process.
+		if commit := d.headCommit(); commit != "" && r.healthy() {
+			if m, ok := r.readMark(commit); ok {
+				return commit, m, nil
+			}
+		}
 	}
 	v, err := r.openView(d)
 	if err != nil {

@@ -183,7 +183,20 @@ func TestResolveWarmCost(t *testing.T) {
 		}
 	}
 	f.pristine(p)
-	count("a warm resolve", 1, func() { f.resolve(src, "HEAD") })
+	count("a warm resolve", 1, func() { f.resolve(src, "HEAD~0") })
+	count("a warm resolve of HEAD", 0, func() { f.resolve(src, "HEAD") })
+	repo.Git(t, "pack-refs", "--all")
+	count("a warm resolve of a packed HEAD", 0, func() { f.resolve(src, "HEAD") })
+	// What two files do not say, git is asked: HEAD by way of a symbolic ref.
+	repo.Git(t, "symbolic-ref", "refs/heads/alias", "refs/heads/"+repo.Git(t, "symbolic-ref", "--short", "HEAD"))
+	branch := repo.Git(t, "symbolic-ref", "HEAD")
+	repo.Git(t, "symbolic-ref", "HEAD", "refs/heads/alias")
+	count("a warm resolve of an alias", 1, func() {
+		if got := f.resolve(src, "HEAD"); got.CommitID != p.CommitID {
+			t.Errorf("HEAD by an alias is %s, want %s", got.CommitID, p.CommitID)
+		}
+	})
+	repo.Git(t, "symbolic-ref", "HEAD", branch)
 	count("a whole commit id", 0, func() { f.resolve(src, "commit:"+p.CommitID) })
 	stale(t, repo.Dir)
 	count("a clean check of touched files", 1, func() {

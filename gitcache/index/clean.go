@@ -3,6 +3,7 @@ package index
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -76,12 +78,13 @@ func (x *Index) MatchesTree(ctx context.Context, tree *os.File, written time.Tim
 	for range min(runtime.GOMAXPROCS(0), 4, len(jobs)) {
 		wg.Go(func() {
 			buf := make([]byte, 32<<10)
+			name := make([]byte, 0, unix.NAME_MAX+1)
 			for !differs.Load() && ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
 				if i >= len(jobs) {
 					return
 				}
-				if !x.matchesDir(tree, jobs[i], buf) {
+				if !x.matchesDir(tree, jobs[i], buf, name) {
 					differs.Store(true)
 				}
 			}
@@ -139,7 +142,9 @@ func (x *Index) extended(i int) bool {
 	return x.buf[at]&(flagExtended>>8) != 0
 }
 
-func (x *Index) matchesDir(tree *os.File, j *job, buf []byte) bool {
+// matchesDir looks at one directory. buf and name are room to work in: with ten
+// thousand files and more, no allocation per file is worth a third of the time.
+func (x *Index) matchesDir(tree *os.File, j *job, buf, name []byte) bool {
 	path := j.path
 	if path == "" {
 		path = "."
@@ -156,16 +161,19 @@ func (x *Index) matchesDir(tree *os.File, j *job, buf []byte) bool {
 	if !ok || names != j.children {
 		return false
 	}
-	var st unix.Statx_t
+	var st unix.Stat_t
 	for _, i := range j.files {
 		e := x.Entry(i)
-		name := string(e.Path[bytes.LastIndexByte(e.Path, '/')+1:])
-		if checkName(name) != nil || unix.Statx(fd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st) != nil {
+		name = append(name[:0], e.Path[bytes.LastIndexByte(e.Path, '/')+1:]...)
+		if len(name) > unix.NAME_MAX || bytes.IndexByte(name, 0) >= 0 || checkName(name) != nil {
 			return false
 		}
-		have, want := FromStatx(&st), e.Stat
+		if !lstatAt(fd, append(name, 0), &st) {
+			return false
+		}
+		have, want := fromStat(&st), e.Stat
 		have.Dev, want.Dev = 0, 0 // git does not compare it either, gitformat-index(5)
-		if have != want || uint32(st.Mode)&unix.S_IFMT != e.Mode&modeTypeMask {
+		if have != want || st.Mode&unix.S_IFMT != e.Mode&modeTypeMask {
 			return false
 		}
 	}
@@ -208,7 +216,6 @@ func (x *Index) matchesContent(dir int, e Entry) bool {
 // countNames counts a directory's names, without the top's .git.
 func countNames(fd int, buf []byte, top bool) (int, bool) {
 	total := 0
-	var names []string
 	for {
 		n, err := unix.ReadDirent(fd, buf)
 		if err != nil {
@@ -217,13 +224,30 @@ func countNames(fd int, buf []byte, top bool) (int, bool) {
 		if n == 0 {
 			return total, true
 		}
-		names = names[:0]
-		_, count, names := unix.ParseDirent(buf[:n], -1, names)
-		total += count
-		for _, name := range names {
-			if top && name == ".git" {
-				total--
+		for rest := buf[:n]; len(rest) > 0; {
+			const nameAt = 19 // struct linux_dirent64: ino, off, reclen, type, name
+			if len(rest) < nameAt {
+				return 0, false
+			}
+			size := int(binary.NativeEndian.Uint16(rest[16:]))
+			if size < nameAt || size > len(rest) {
+				return 0, false
+			}
+			name, _, _ := bytes.Cut(rest[nameAt:size], []byte{0})
+			rest = rest[size:]
+			switch {
+			case len(name) <= 2 && (string(name) == "." || string(name) == ".."):
+			case top && string(name) == ".git":
+			default:
+				total++
 			}
 		}
 	}
+}
+
+// lstatAt is fstatat(2) of a name that ends with NUL, without its copies.
+func lstatAt(dir int, name []byte, st *unix.Stat_t) bool {
+	_, _, errno := unix.Syscall6(unix.SYS_NEWFSTATAT, uintptr(dir), uintptr(unsafe.Pointer(&name[0])), uintptr(unsafe.Pointer(st)),
+		unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, 0, 0)
+	return errno == 0
 }

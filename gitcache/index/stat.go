@@ -26,6 +26,17 @@ func FromStatx(st *unix.Statx_t) Stat {
 	}
 }
 
+// fromStat converts what lstat(2) returned.
+func fromStat(st *unix.Stat_t) Stat {
+	return Stat{
+		CtimeSec: uint32(st.Ctim.Sec), CtimeNsec: uint32(st.Ctim.Nsec),
+		MtimeSec: uint32(st.Mtim.Sec), MtimeNsec: uint32(st.Mtim.Nsec),
+		Dev: uint32(st.Dev), Ino: uint32(st.Ino),
+		UID: st.Uid, GID: st.Gid,
+		Size: sizeWord(uint64(st.Size)),
+	}
+}
+
 // sizeWord is git's munge_st_size rule: a size that is a non-zero multiple of
 // 4 GiB must not become 0, which means "racily clean, look at the content".
 // git before 2.43 stores 0 all the same and only re-reads such a file.

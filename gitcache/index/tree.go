@@ -95,8 +95,9 @@ func (d *dirCursor) open(path []byte) (fd int, name string, err error) {
 
 // checkName keeps a hostile last component from naming another directory:
 // fstatat of ".." is not covered by openat2's rules.
-func checkName(name string) error {
-	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') {
+func checkName[T string | []byte](name T) error {
+	switch s := string(name); {
+	case s == "", s == ".", s == "..", strings.Contains(s, "/"):
 		return unix.EINVAL
 	}
 	return nil
