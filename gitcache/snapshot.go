@@ -154,7 +154,7 @@ func (r *repo) dropSnapshot(ctx context.Context, key string) error {
 	if ok && !m.Snapshot || !ok && !exists(r.treePath(key+".lock")) {
 		return nil
 	}
-	_, err := r.evict(ctx, key, false)
+	err := r.withTree(ctx, key, func(lockPath string) error { return r.removeTree(ctx, key, lockPath) })
 	if errors.Is(err, errLocked) {
 		return nil // somebody is copying from it: a sweep comes by again
 	}
