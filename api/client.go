@@ -91,6 +91,9 @@ type request struct {
 	accept       string
 	key          string // Idempotency-Key
 	in           any    // the body, or nil
+	// body is sent as it is, as bodyType, in place of in.
+	body     io.Reader
+	bodyType string
 }
 
 // call sends req and decodes the answer into out, unless that is nil.
@@ -139,7 +142,10 @@ func (c *Client) send(ctx context.Context, req request) (*http.Response, error) 
 }
 
 func (req request) build(ctx context.Context) (*http.Request, error) {
-	var body io.Reader
+	body, bodyType := req.body, req.bodyType
+	if body != nil {
+		body = io.NopCloser(body) // a reader that could be closed would be: it is the caller's
+	}
 	if req.in != nil {
 		if err := checkText(req.in); err != nil {
 			return nil, err
@@ -148,7 +154,7 @@ func (req request) build(ctx context.Context) (*http.Request, error) {
 		if err != nil {
 			return nil, policy.Errorf(policy.CodeBadRequest, "api.client", "the request cannot be encoded").Because(err)
 		}
-		body = bytes.NewReader(b)
+		body, bodyType = bytes.NewReader(b), jsonType
 	}
 	u := url.URL{Scheme: "http", Host: "yoi", Path: req.path, RawQuery: req.query.Encode()}
 	hr, err := http.NewRequestWithContext(ctx, req.method, u.String(), body)
@@ -156,7 +162,7 @@ func (req request) build(ctx context.Context) (*http.Request, error) {
 		return nil, policy.Errorf(policy.CodeBadRequest, "api.client", "the request cannot be made").Because(err)
 	}
 	if body != nil {
-		hr.Header.Set("Content-Type", jsonType)
+		hr.Header.Set("Content-Type", bodyType)
 	}
 	hr.Header.Set("Accept", jsonType)
 	if req.accept != "" {

@@ -67,7 +67,7 @@ func argument(t *testing.T, typ reflect.Type, known map[reflect.Type]any) reflec
 	switch typ {
 	case reflect.TypeFor[context.Context]():
 		return reflect.ValueOf(t.Context())
-	case reflect.TypeFor[io.Writer](), reflect.TypeFor[func(runtime.Event) bool](), reflect.TypeFor[func(runtime.LedgerRecord) bool]():
+	case reflect.TypeFor[io.Writer](), reflect.TypeFor[io.Reader](), reflect.TypeFor[func(runtime.Event) bool](), reflect.TypeFor[func(runtime.LedgerRecord) bool]():
 		return reflect.Zero(typ) // callBoth's
 	case reflect.TypeFor[runtime.LogsRequest]():
 		return reflect.ValueOf(runtime.LogsRequest{Stream: "stdout", Offset: 1, Limit: 6, Follow: true})
@@ -109,6 +109,8 @@ func callBoth(s runtime.Service, name string, in []reflect.Value) (results []any
 		switch a.Type() {
 		case reflect.TypeFor[io.Writer]():
 			args[i] = reflect.ValueOf(&out)
+		case reflect.TypeFor[io.Reader]():
+			args[i] = reflect.ValueOf(strings.NewReader("an archive"))
 		case reflect.TypeFor[func(runtime.Event) bool]():
 			args[i] = reflect.ValueOf(func(e runtime.Event) bool { streamed = append(streamed, e); return true })
 		case reflect.TypeFor[func(runtime.LedgerRecord) bool]():

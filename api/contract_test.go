@@ -101,6 +101,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{},
 		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "GCItem": runtime.GCItem{}, "CacheUse": policy.CacheUse{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
+		"Image": runtime.Image{}, "ImageList": imageList{}, "RootImage": runtime.RootImage{},
 		"Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{}, "SourceState": runtime.SourceState{},
 		"DiffReport": runtime.DiffReport{}, "RepositoryDiff": runtime.RepositoryDiff{}, "DiffFile": runtime.DiffFile{},
 		"StatusReport": runtime.StatusReport{}, "RepositoryStatus": runtime.RepositoryStatus{}, "StatusEntry": runtime.StatusEntry{},
@@ -176,6 +177,10 @@ var examples = map[string]example{
 	"listPatches":      {path: "/v1/patches"},
 	"addPatch":         {"/v1/patches", `{"content":"ZGlmZg=="}`},
 	"removePatch":      {path: "/v1/patches/3333333333333333333333333333333333333333333333333333333333333333"},
+	"listImages":       {path: "/v1/images"},
+	"importImage":      {"/v1/images?name=debian-12&select=debian%3A12&driver=vfs", "an archive"},
+	"getImage":         {path: "/v1/images/debian-12"},
+	"removeImage":      {path: "/v1/images/debian-12"},
 	"listWorkspaces":   {path: "/v1/execution-workspaces?workspace_id=default&repository_id=hello&status=active&limit=3&after=x"},
 	"createWorkspace": {"/v1/execution-workspaces", `{"workspace_id":"default","repositories":[{"repository_id":"hello",
 		"selector":{},"scope":["src"],"branch":"b","patch":"sha256:3333333333333333333333333333333333333333333333333333333333333333"}],"strategy":"auto","dirty_state_policy":"clean_point_only",
@@ -201,6 +206,7 @@ var examples = map[string]example{
 
 func TestAnswersFollowTheDocument(t *testing.T) {
 	openapi3filter.RegisterBodyDecoder(linesType, decodeLine)
+	openapi3filter.RegisterBodyDecoder(archiveType, openapi3filter.FileBodyDecoder)
 	router, err := gorillamux.NewRouter(document(t, true))
 	if err != nil {
 		t.Fatal(err)
@@ -242,6 +248,9 @@ func checkAnswer(t *testing.T, router routers.Router, svc runtime.Service, metho
 	req := httptest.NewRequest(method, ex.path, strings.NewReader(ex.body))
 	if ex.body != "" {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if req.Method == "POST" && req.URL.Path == "/v1/images" {
+		req.Header.Set("Content-Type", "application/x-tar")
 	}
 	rt, params, err := router.FindRoute(req)
 	if err != nil {

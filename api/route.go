@@ -46,6 +46,11 @@ func routes() []route {
 		{method: "POST", path: "/v1/patches", operation: "addPatch", most: maxPatchBody, handle: (*call).addPatch},
 		{method: "DELETE", path: "/v1/patches/{id}", operation: "removePatch", handle: (*call).removePatch},
 
+		{method: "GET", path: "/v1/images", operation: "listImages", handle: (*call).listImages},
+		{method: "POST", path: "/v1/images", operation: "importImage", once: true, query: []string{"name", "select", "driver"}, handle: (*call).importImage},
+		{method: "GET", path: "/v1/images/{id}", operation: "getImage", handle: (*call).getImage},
+		{method: "DELETE", path: "/v1/images/{id}", operation: "removeImage", handle: (*call).removeImage},
+
 		{method: "GET", path: "/v1/execution-workspaces", operation: "listWorkspaces", query: page, handle: (*call).listWorkspaces},
 		{method: "POST", path: "/v1/execution-workspaces", operation: "createWorkspace", keyed: true, handle: (*call).createWorkspace},
 		{method: "GET", path: "/v1/execution-workspaces/{id}", operation: "getWorkspace", handle: (*call).getWorkspace},

@@ -29,6 +29,8 @@ type LocalOptions struct {
 	// SpareNetworks is how many network namespaces a privileged helper has ready
 	// for the next Workers.
 	SpareNetworks int
+	// LayersProgram is yoi-layers; "" is layers.Program().
+	LayersProgram string
 	Log           *slog.Logger
 }
 
@@ -45,6 +47,7 @@ type Local struct {
 	ranges     *idRanges // nil unless privileged
 	networks   networks
 	bootID     string
+	layersProg string
 
 	hostOnce sync.Once
 	host     *hostRoot
@@ -76,13 +79,13 @@ func NewLocal(o LocalOptions) (*Local, error) {
 	}
 	l := &Local{
 		root: o.Root, ledger: o.Ledger, ledgerDir: o.LedgerDir, log: o.Log,
-		privileged: hasAdmin(),
-		workers:    make(map[policy.WorkerID]*worker),
-		held:       make(map[policy.AllocationID][]ledger.Resource),
-		own:        make(map[policy.AllocationID]bool),
-		kept:       make(map[policy.AllocationID]bool),
-		ended:      make(map[policy.WorkerID]*worker),
-		teardown:   make(map[policy.AllocationID]chan struct{}),
+		privileged: hasAdmin(), layersProg: o.LayersProgram,
+		workers:  make(map[policy.WorkerID]*worker),
+		held:     make(map[policy.AllocationID][]ledger.Resource),
+		own:      make(map[policy.AllocationID]bool),
+		kept:     make(map[policy.AllocationID]bool),
+		ended:    make(map[policy.WorkerID]*worker),
+		teardown: make(map[policy.AllocationID]chan struct{}),
 	}
 	if o.Role != "" {
 		l.roles = []string{o.Role}
@@ -233,7 +236,7 @@ func own(r ledger.Resource) bool {
 	switch r.Kind {
 	case ledger.KindDirectory, ledger.KindSubvolume:
 		return !strings.HasPrefix(r.Path, rootdir.Cache+"/")
-	case ledger.KindProcess, ledger.KindUIDRange:
+	case ledger.KindProcess, ledger.KindUIDRange, ledger.KindImage, ledger.KindImageReference:
 		return true
 	}
 	return false

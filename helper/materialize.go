@@ -38,7 +38,7 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 			intents = append(intents, newResource(ledger.KindSubvolume, req.AllocationID, rootdir.Repository(req.AllocationID, t.RepositoryID)))
 		}
 	}
-	if err := l.intend(ctx, req.AllocationID, intents...); err != nil {
+	if err := l.intendOnImage(ctx, req, &intents); err != nil {
 		return res, err
 	}
 	l.mu.Lock()

@@ -29,6 +29,7 @@ const lookBytes = 1 << 30
 type sources interface {
 	source(rel string, attr mounts.Attr) (mounts.Source, error)
 	direct(dir *os.File, attr mounts.Attr) (mounts.Source, error)
+	image(rel string) (mounts.Source, error)
 }
 
 // covered are the entries of /proc that say or change something about the
@@ -59,7 +60,14 @@ var readOnlyProc = []string{
 // order in which it is made. It does no I/O but through src.
 func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources) (mounts.Plan, error) {
 	var ops []mounts.Op
-	if req.Root == policy.RootSystem {
+	var layers []mounts.Source
+	switch {
+	case req.Image != nil:
+		var err error
+		if ops, layers, err = imageRoot(req, host, src); err != nil {
+			return mounts.Plan{}, err
+		}
+	case req.Root == policy.RootSystem:
 		ops = append(ops, host.ops(req.HostNetwork)...)
 	}
 	ops = append(ops, generatedEtc()...)
@@ -103,7 +111,7 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 		}
 		ops = append(ops, more...)
 	}
-	return mounts.Plan{Ops: ops}, nil
+	return mounts.Plan{Ops: ops, Layers: layers}, nil
 }
 
 // repositoryOps mounts one repository and the cache's objects beside it.

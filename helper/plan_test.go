@@ -22,6 +22,10 @@ func (p *pathSources) direct(dir *os.File, attr mounts.Attr) (mounts.Source, err
 	return mounts.Source{Path: "/direct"}, nil
 }
 
+func (p *pathSources) image(rel string) (mounts.Source, error) {
+	return p.source(rel, mounts.Attr{})
+}
+
 const testTree = "0123456789012345678901234567890123456789"
 
 func planOf(t *testing.T, req LaunchRequest, direct ...*os.File) (map[string]mounts.Op, []string) {

@@ -48,6 +48,11 @@ type Helper interface {
 	EvictCaches(ctx context.Context, req EvictRequest) (EvictResult, error)
 	// Remove takes an allocation and its Workers' records away.
 	Remove(ctx context.Context, req RemoveRequest) error
+	// ImportImage unpacks an image of the archive, a regular file, into the store.
+	// The image is a leftover until Keep is called with its id.
+	ImportImage(ctx context.Context, req ImportImageRequest, archive *os.File) (ImportImageResult, error)
+	// RemoveImage takes an image away that no allocation stands on.
+	RemoveImage(ctx context.Context, id policy.AllocationID) error
 	// Recover removes what dead writers left behind, and adopts live Workers.
 	Recover(ctx context.Context) (RecoverResult, error)
 	Close() error
@@ -105,6 +110,8 @@ type MaterializeRequest struct {
 	Repositories []RepositoryTree    `json:"repositories"`
 	// BuildCache is the project whose build cache the allocation gets; "" for none.
 	BuildCache policy.WorkspaceID `json:"build_cache,omitempty"`
+	// Image is what the allocation's Workers will have as their root, nil for none.
+	Image *ImageRoot `json:"image,omitempty"`
 }
 
 func (r MaterializeRequest) validate() error {
@@ -115,6 +122,9 @@ func (r MaterializeRequest) validate() error {
 		if err := policy.CheckID("workspace", string(r.BuildCache)); err != nil {
 			return err
 		}
+	}
+	if err := r.Image.validate(); err != nil {
+		return err
 	}
 	return validateTrees(r.Repositories)
 }
@@ -151,6 +161,8 @@ type LaunchRequest struct {
 	Mounts bool `json:"mounts,omitempty"`
 	// Require are the protections without which there is no launch.
 	Require []policy.Protection `json:"require,omitempty"`
+	// Image is the root of the profile image:NAME.
+	Image *ImageRoot `json:"image,omitempty"`
 	// Terminal gives the Worker a terminal of its own in place of the stdio
 	// entries that are not given; Launched.Terminal is the other end. Rows and
 	// Columns are its first size.
@@ -199,10 +211,8 @@ func (r LaunchRequest) validate() error {
 	if !found {
 		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "repository %q is not in the allocation", policy.Printable(string(r.RepositoryID)))
 	}
-	switch r.Root {
-	case policy.RootSystem, policy.RootMinimal:
-	default:
-		return policy.Errorf(policy.CodePolicyInvalid, "helper.launch", "%q is no root profile", policy.Printable(string(r.Root)))
+	if err := r.validateRoot(); err != nil {
+		return err
 	}
 	if len(r.Env) > 2048 {
 		return policy.Errorf(policy.CodeEnvironmentInvalid, "helper.launch", "more than 2048 variables")
@@ -289,6 +299,8 @@ const (
 	opRemove      = "remove"
 	opRecover     = "recover"
 	opCancel      = "cancel"
+	opImageImport = "image_import"
+	opImageRemove = "image_remove"
 	opUsage       = "usage"
 	opPublish     = "publish"
 	opEvict       = "evict_caches"

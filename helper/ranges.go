@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/cow/layers"
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -39,8 +40,9 @@ const (
 // into 31 bits.
 func (p IDPool) Validate() error {
 	end := uint64(p.Base) + uint64(p.Count)*rangeSize
-	if p.Base < 524288 || p.Count == 0 || p.Count > 16384 || end > 1<<31 {
-		return policy.Errorf(policy.CodeConfigInvalid, "helper.id_pool", "the id pool from %d with %d ranges is outside 524288 to 2147483647", p.Base, p.Count)
+	if p.Base < 524288 || p.Count == 0 || p.Count > 16384 || end > 1<<31 ||
+		(p.Base < layers.IDs+layers.IDCount && end > layers.IDs) {
+		return policy.Errorf(policy.CodeConfigInvalid, "helper.id_pool", "the id pool from %d with %d ranges is outside 524288 to 2147483647, or holds those of images from %d", p.Base, p.Count, layers.IDs)
 	}
 	return nil
 }
@@ -56,6 +58,8 @@ type idRanges struct {
 	// idmaps caches, per slot, the user namespace that maps the Runtime root's
 	// owner on disk to the slot's Worker.
 	idmaps map[uint32]*os.File
+	// images has the user namespaces that map the image store's ids.
+	images map[uint32]*os.File
 }
 
 type idRange struct {
@@ -65,7 +69,7 @@ type idRange struct {
 }
 
 func newIDRanges(p IDPool) *idRanges {
-	return &idRanges{pool: p, idmaps: make(map[uint32]*os.File), next: uint32(os.Getpid()) % p.Count}
+	return &idRanges{pool: p, idmaps: make(map[uint32]*os.File), images: make(map[uint32]*os.File), next: uint32(os.Getpid()) % p.Count}
 }
 
 // acquire takes a free slot.
@@ -120,23 +124,35 @@ func (r *idRanges) candidates() iter.Seq[uint32] {
 // idmap returns the user namespace for idmapped mounts of files owned by uid
 // and gid on disk, for the Worker of a slot. The file stays the cache's.
 func (r *idRanges) idmap(g idRange, uid, gid int) (*os.File, error) {
+	return r.cached(r.idmaps, g.slot, func() (*os.File, error) { return newIDMap(g, uid, gid) })
+}
+
+// imageIDMap returns the user namespace for idmapped mounts of image layers.
+func (r *idRanges) imageIDMap(g idRange) (*os.File, error) {
+	return r.cached(r.images, g.slot, func() (*os.File, error) {
+		m := []mounts.IDMap{{Inside: layers.IDs, Outside: g.base, Count: rangeSize}}
+		return mounts.UserNS(m, m)
+	})
+}
+
+func (r *idRanges) cached(idmaps map[uint32]*os.File, slot uint32, make func() (*os.File, error)) (*os.File, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.idmaps[g.slot]; f != nil {
+	if f := idmaps[slot]; f != nil {
 		return f, nil
 	}
-	f, err := newIDMap(g, uid, gid)
+	f, err := make()
 	if err != nil {
 		return nil, err
 	}
-	if len(r.idmaps) >= 64 { // bound the descriptors; which one goes does not matter
-		for slot, old := range r.idmaps {
+	if len(idmaps) >= 64 { // bound the descriptors; which one goes does not matter
+		for slot, old := range idmaps {
 			old.Close()
-			delete(r.idmaps, slot)
+			delete(idmaps, slot)
 			break
 		}
 	}
-	r.idmaps[g.slot] = f
+	idmaps[slot] = f
 	return f, nil
 }
 
@@ -151,8 +167,10 @@ func newIDMap(g idRange, uid, gid int) (*os.File, error) {
 func (r *idRanges) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range r.idmaps {
-		f.Close()
+	for _, m := range []map[uint32]*os.File{r.idmaps, r.images} {
+		for _, f := range m {
+			f.Close()
+		}
+		clear(m)
 	}
-	clear(r.idmaps)
 }

@@ -170,8 +170,10 @@ func (l *Local) removeResource(ctx context.Context, r ledger.Resource) error {
 		return l.removePath(ctx, r.Path)
 	case ledger.KindProcess:
 		return l.endProcess(ctx, r)
+	case ledger.KindImage:
+		return l.removeImage(ctx, r)
 	}
-	return nil // a uid range is the kernel's to free
+	return nil // a reference is its record; a uid range is the kernel's to free
 }
 
 // checkIdentity refuses to touch a directory that is not the one the ledger

@@ -252,7 +252,7 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		req.Body, files = b, files[1:]
 	}
 	h := cn.s.Helper
-	if req.Op != opLaunch && len(files) > 0 {
+	if req.Op != opLaunch && req.Op != opImageImport && len(files) > 0 {
 		return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "%q takes no descriptors", policy.Printable(req.Op))
 	}
 	switch req.Op {
@@ -308,6 +308,8 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 			return u, nil, err
 		}
 		return nil, nil, h.Keep(ctx, body.AllocationID)
+	case opImageImport, opImageRemove:
+		return cn.image(ctx, req, files)
 	case opWait, opSignal, opKill:
 		return cn.worker(ctx, req)
 	}

@@ -23,6 +23,10 @@ const (
 	KindNamespace      Kind = "namespace"
 	KindCgroup         Kind = "cgroup"
 	KindMount          Kind = "mount"
+	// KindImage is an imported image: its record's directory is the path, its driver
+	// and layers are attributes. KindImageReference is an allocation that stands on it.
+	KindImage          Kind = "image"
+	KindImageReference Kind = "image_reference"
 )
 
 // Identity is what the kernel calls a resource: recovery compares it before it

@@ -100,6 +100,11 @@ type (
 // fresh tmpfs, which is made read-only at the end.
 type Plan struct {
 	Ops []Op
+	// Layers, uppermost first, are read-only trees that the root shows below what
+	// Ops make: the tmpfs is the uppermost layer of an overlay, so that a directory
+	// or file of the plan is one whatever the layers have at its place. No link of a
+	// layer can lead a mount elsewhere.
+	Layers []Source
 	// RootBytes and RootInodes bound the root tmpfs; zero is 16 MiB and 16384.
 	RootBytes, RootInodes uint64
 }

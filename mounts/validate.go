@@ -12,6 +12,10 @@ const opPlan = "mounts.plan"
 // maxOps bounds a plan: each operation costs the child a few system calls.
 const maxOps = 4096
 
+// maxLayers keeps the option that names an overlay's layers within the 255 bytes
+// that fsconfig(2) takes.
+const maxLayers = 64
+
 // Validate refuses a plan that could not be carried out safely: targets must be
 // clean and absolute, in order (parents before children), made once, and never
 // lie behind a symbolic link of the plan or below something whose content
@@ -19,6 +23,14 @@ const maxOps = 4096
 func (p Plan) Validate() error {
 	if len(p.Ops) > maxOps {
 		return policy.Errorf(policy.CodePolicyInvalid, opPlan, "the mount plan has more than %d operations", maxOps)
+	}
+	if len(p.Layers) > maxLayers {
+		return policy.Errorf(policy.CodePolicyInvalid, opPlan, "the root has more than %d layers", maxLayers)
+	}
+	for _, l := range p.Layers {
+		if why := checkSource(l); why != "" {
+			return policy.Errorf(policy.CodePolicyInvalid, opPlan, "a layer of the root %s", why)
+		}
 	}
 	v := validator{made: map[string]Op{}}
 	for _, op := range p.Ops {
@@ -131,7 +143,7 @@ func checkMode(m uint32) string {
 }
 
 func checkOverlay(o Overlay) string {
-	if len(o.Lower) > 64 {
+	if len(o.Lower) > maxLayers {
 		return "has more than 64 lower layers"
 	}
 	for _, l := range o.Lower {

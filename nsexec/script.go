@@ -143,6 +143,9 @@ func (b *script) needed() []int {
 	add(b.spec.Stdio[:]...)
 	add(b.spec.Hold...)
 	add(b.spec.Logs.Dir.Mount)
+	for _, l := range b.spec.Plan.Layers {
+		add(l.Mount)
+	}
 	for _, op := range b.spec.Plan.Ops {
 		add(sourcesOf(op)...)
 	}

@@ -44,10 +44,12 @@ func (b *script) tree() error {
 	size += shmBytes(b.spec.Plan)
 	b.newfs("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, option{"mode", "0755"},
 		option{"size", strconv.FormatUint(size, 10)}, option{"nr_inodes", strconv.FormatUint(inodes, 10)})
-	b.attach(slotTree.Arg(), atCwd, b.slash)
-	b.Add(unix.SYS_DUP, slotTree.Arg()).Save(slotRoot)
-	b.Add(unix.SYS_CLOSE, slotTree.Arg())
 	made := map[string]bool{"/": true}
+	if len(b.spec.Plan.Layers) > 0 {
+		b.layeredRoot(made)
+	} else {
+		b.becomeRoot()
+	}
 	for _, op := range b.spec.Plan.Ops {
 		b.step("making the "+op.Kind(), policy.CodeMountFailed, op.Where())
 		b.one(op, made)
@@ -58,6 +60,13 @@ func (b *script) tree() error {
 	return nil
 }
 
+// becomeRoot stacks the mount in slotTree on "/" and keeps it in slotRoot.
+func (b *script) becomeRoot() {
+	b.attach(slotTree.Arg(), atCwd, b.slash)
+	b.Add(unix.SYS_DUP, slotTree.Arg()).Save(slotRoot)
+	b.Add(unix.SYS_CLOSE, slotTree.Arg())
+}
+
 func (b *script) one(op mounts.Op, made map[string]bool) {
 	b.parents(op.Where(), made)
 	switch o := op.(type) {
@@ -66,9 +75,11 @@ func (b *script) one(op mounts.Op, made map[string]bool) {
 			b.mkdir(o.Target, o.Mode)
 		}
 	case mounts.Symlink:
-		b.Add(unix.SYS_SYMLINKAT, b.Str(o.To), slotRoot.Arg(), b.rel(o.Target))
+		b.symlink(o.Target, o.To, made)
 	case mounts.File:
-		b.file(o)
+		if !made[o.Target] { // else it is in the root's uppermost layer
+			b.file(o)
+		}
 	case mounts.Bind:
 		b.bind(o, made)
 	case mounts.Tmpfs:
@@ -141,6 +152,9 @@ func (b *script) mountOn(target string, made map[string]bool) {
 }
 
 func needsStage(p mounts.Plan) bool {
+	if len(p.Layers) > 0 {
+		return true
+	}
 	for _, op := range p.Ops {
 		switch o := op.(type) {
 		case mounts.Overlay:

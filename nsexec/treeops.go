@@ -116,16 +116,40 @@ func (b *script) dev(o mounts.Dev, made map[string]bool) {
 	}
 	for _, n := range devNodes {
 		target := path.Join(o.Target, n)
-		b.emptyFile(target)
+		b.placeholder(target, true, made)
 		b.Add(unix.SYS_OPEN_TREE, atCwd, b.Str("/dev/"+n), num(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)).Save(slotTree)
 		b.attach(slotTree.Arg(), slotRoot.Arg(), b.rel(target))
 		b.Add(unix.SYS_CLOSE, slotTree.Arg())
 	}
 	for _, l := range devLinks {
-		b.Add(unix.SYS_SYMLINKAT, b.Str(l[1]), slotRoot.Arg(), b.rel(path.Join(o.Target, l[0])))
+		b.symlink(path.Join(o.Target, l[0]), l[1], made)
 	}
 	b.one(mounts.DevPts{Target: path.Join(o.Target, "pts")}, made)
-	b.shm(path.Join(o.Target, "shm"))
+	if shm := path.Join(o.Target, "shm"); made[shm] {
+		b.one(mounts.Tmpfs{Target: shm, Mode: 0o1777, SizeBytes: shmSize(o), Attr: mounts.Attr{NoSuid: true, NoDev: true, NoExec: true}}, made)
+	} else {
+		b.shm(shm)
+	}
+}
+
+func (b *script) symlink(target, to string, made map[string]bool) {
+	if !made[target] {
+		b.Add(unix.SYS_SYMLINKAT, b.Str(to), slotRoot.Arg(), b.rel(target))
+		made[target] = true
+	}
+}
+
+// placeholder makes the empty directory or file that a mount is attached to.
+func (b *script) placeholder(target string, isFile bool, made map[string]bool) {
+	switch {
+	case made[target]:
+		return
+	case isFile:
+		b.emptyFile(target)
+	default:
+		b.mkdir(target, 0o755)
+	}
+	made[target] = true
 }
 
 // shm makes a writable mount of a directory of the root's tmpfs, whose own mount
@@ -144,13 +168,17 @@ func (b *script) shm(target string) {
 func shmBytes(p mounts.Plan) (n uint64) {
 	for _, op := range p.Ops {
 		if o, ok := op.(mounts.Dev); ok {
-			if o.ShmBytes == 0 {
-				o.ShmBytes = 64 << 20
-			}
-			n += o.ShmBytes
+			n += shmSize(o)
 		}
 	}
 	return n
+}
+
+func shmSize(o mounts.Dev) uint64 {
+	if o.ShmBytes == 0 {
+		return 64 << 20
+	}
+	return o.ShmBytes
 }
 
 // overlay attaches its layers below the stage and names them relative to it:
@@ -200,10 +228,15 @@ func (b *script) layer(s mounts.Source) string {
 	b.layers++
 	name := strconv.Itoa(b.layers)
 	b.openTree(s, false, false, 0)
-	b.Add(unix.SYS_MKDIRAT, slotStage.Arg(), b.Str(name), num(0o755))
-	b.attach(slotTree.Arg(), slotStage.Arg(), b.Str(name))
+	b.onStage(name)
 	b.Add(unix.SYS_CLOSE, slotTree.Arg())
 	return name
+}
+
+// onStage attaches slotTree at a new directory of the stage.
+func (b *script) onStage(name string) {
+	b.Add(unix.SYS_MKDIRAT, slotStage.Arg(), b.Str(name), num(0o755))
+	b.attach(slotTree.Arg(), slotStage.Arg(), b.Str(name))
 }
 
 // target opens the entry of a proc without following a link; absent ones skip

@@ -94,6 +94,18 @@ const (
 	CodeCollectedExists     Code = "collected_exists"
 	CodeSnapshotUnknown     Code = "snapshot_unknown"
 
+	CodeImageUnknown       Code = "image_unknown"
+	CodeImageExists        Code = "image_exists"
+	CodeImageInUse         Code = "image_in_use"
+	CodeImageInvalid       Code = "image_invalid"
+	CodeImageAmbiguous     Code = "image_ambiguous"
+	CodeImagePlatform      Code = "image_platform"
+	CodeImageDigest        Code = "image_digest_mismatch"
+	CodeImageLayerRefused  Code = "image_layer_refused"
+	CodeImageLimit         Code = "image_limit_exceeded"
+	CodeImageNeutralised   Code = "image_neutralised"
+	CodeImageProgramFailed Code = "image_program_failed"
+
 	CodeCwdAbsolute      Code = "relative_cwd_absolute"
 	CodeCwdEscape        Code = "relative_cwd_escape"
 	CodeCwdSymlinkEscape Code = "relative_cwd_symlink_escape"
@@ -237,6 +249,18 @@ var catalog = []Info{
 	{CodeNothingToCollect, 422, "The workspace has no commit of its own", "See yoi ws status; --uncommitted collects what is not committed."},
 	{CodeCollectedExists, 409, "The name belongs to other collected commits", "Choose another name with --as, or say --force."},
 	{CodeSnapshotUnknown, 404, "No such snapshot", "List the snapshots of the workspace first."},
+
+	{CodeImageUnknown, 404, "No such image", "See yoi image list, or import it: yoi image import."},
+	{CodeImageExists, 409, "The image name is taken by another image", "Choose another --name, or remove the old one: yoi image rm."},
+	{CodeImageInUse, 409, "Execution workspaces stand on the image", "Remove them first: yoi ws list."},
+	{CodeImageInvalid, 422, "The archive is not a usable image", "Give an OCI layout, an OCI or docker archive, or a tar file of a root file system."},
+	{CodeImageAmbiguous, 409, "The archive holds more than one image", "Name one with --select."},
+	{CodeImagePlatform, 422, "The image is for another platform", "Import an image for linux/amd64."},
+	{CodeImageDigest, 422, "A part of the image does not have the digest that it should have", "Fetch or save the image again."},
+	{CodeImageLayerRefused, 422, "A layer of the image holds something that is not allowed", "Rebuild the image without what the message names."},
+	{CodeImageLimit, 422, "The image is larger than allowed", "Raise images.max_bytes or images.max_entries in config.toml."},
+	{CodeImageNeutralised, 200, "Some of the image's files were changed or left out", "Setuid bits, capabilities and device nodes have no effect in a sandbox."},
+	{CodeImageProgramFailed, 503, "The image program yoi-layers cannot do its work", "Install yoi-layers beside the other programs, and run yoi doctor."},
 
 	{CodeCwdAbsolute, 422, "relative_cwd is an absolute path", "Give a path relative to the workspace root."},
 	{CodeCwdEscape, 422, "relative_cwd leaves the workspace", "Give a path without .. components."},

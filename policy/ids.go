@@ -66,6 +66,16 @@ func RepositoryIDFor(source string) RepositoryID {
 	s := strings.TrimRight(source, "/")
 	s = strings.TrimSuffix(s, "/.git")
 	s = strings.TrimSuffix(path.Base(strings.ReplaceAll(s, ":", "/")), ".git")
+	id := cleanID(s)
+	if !ValidID(id) {
+		return "repository"
+	}
+	return RepositoryID(id)
+}
+
+// cleanID lowers s and turns what no id may hold into dashes. The result may
+// still be no id.
+func cleanID(s string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(s) {
 		if r < utf8.RuneSelf && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || (b.Len() > 0 && strings.ContainsRune("._-", r))) {
@@ -77,9 +87,5 @@ func RepositoryIDFor(source string) RepositoryID {
 			break
 		}
 	}
-	id := strings.TrimRight(strings.ReplaceAll(b.String(), "..", "-"), ".-_")
-	if !ValidID(id) {
-		return "repository"
-	}
-	return RepositoryID(id)
+	return strings.TrimRight(strings.ReplaceAll(b.String(), "..", "-"), ".-_")
 }

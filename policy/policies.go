@@ -162,6 +162,7 @@ type RootProfile string
 const (
 	RootSystem  RootProfile = "system"  // the host's /usr, /bin, /lib … read-only, /etc reduced
 	RootMinimal RootProfile = "minimal" // no programs: only what is mounted by name
+	// RootImage(name), "image:NAME", is an imported image's file system, read-only.
 )
 
 // SandboxPolicy is what a Worker may see and do. The zero value after
@@ -209,10 +210,8 @@ func (p SandboxPolicy) Normalize() SandboxPolicy {
 func (p SandboxPolicy) Validate() error {
 	const op = "policy.sandbox"
 	p = p.Normalize()
-	switch p.Root {
-	case RootSystem, RootMinimal:
-	default:
-		return Errorf(CodePolicyInvalid, op, "%q is no root profile", Printable(string(p.Root)))
+	if err := p.Root.validate(op); err != nil {
+		return err
 	}
 	switch p.Network.Mode {
 	case NetworkNone, NetworkHost:

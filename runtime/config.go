@@ -21,6 +21,8 @@ type Config struct {
 		Cleanup  string `toml:"cleanup_policy"`
 		Network  string `toml:"network"`
 		Seccomp  string `toml:"seccomp"`
+		// Root is system, minimal or image:NAME.
+		Root string `toml:"root"`
 	} `toml:"defaults"`
 	Cache struct {
 		// MaxBytes is what gc leaves of pristine trees that nobody uses.
@@ -39,6 +41,12 @@ type Config struct {
 		// AllowHostNetwork lets API callers ask for the network mode host.
 		AllowHostNetwork bool `toml:"allow_host_network"`
 	} `toml:"sandbox"`
+	Images struct {
+		// Driver is overlay or vfs; MaxBytes and MaxEntries bound one image.
+		Driver     string `toml:"driver"`
+		MaxBytes   int64  `toml:"max_bytes"`
+		MaxEntries int64  `toml:"max_entries"`
+	} `toml:"images"`
 	IDPool struct {
 		Base  uint32 `toml:"base"`
 		Count uint32 `toml:"count"`
@@ -81,9 +89,15 @@ func ParseConfig(b []byte) (Config, error) {
 			return c, policy.Errorf(policy.CodeConfigInvalid, op, "defaults.cleanup_policy: %s", policy.AsDiagnostic(err).Message)
 		}
 	}
-	sandbox := policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(c.Defaults.Network)}, Seccomp: policy.SeccompProfile(c.Defaults.Seccomp)}
+	sandbox := policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(c.Defaults.Network)}, Seccomp: policy.SeccompProfile(c.Defaults.Seccomp), Root: policy.RootProfile(c.Defaults.Root)}
 	if err := sandbox.Validate(); err != nil {
 		return c, policy.Errorf(policy.CodeConfigInvalid, op, "defaults: %s", policy.AsDiagnostic(err).Message)
+	}
+	if _, err := policy.ParseImageDriver(c.Images.Driver); err != nil {
+		return c, policy.Errorf(policy.CodeConfigInvalid, op, "images.driver: %s", policy.AsDiagnostic(err).Message)
+	}
+	if err := c.imageLimits().Validate(); err != nil {
+		return c, policy.Errorf(policy.CodeConfigInvalid, op, "images: %s", policy.AsDiagnostic(err).Message)
 	}
 	if c.Cache.MaxBytes < 0 {
 		return c, policy.Errorf(policy.CodeConfigInvalid, op, "cache.max_bytes is negative")
@@ -124,6 +138,10 @@ func (c *Config) checkShared() error {
 		}
 	}
 	return nil
+}
+
+func (c Config) imageLimits() policy.ImageLimits {
+	return policy.ImageLimits{Bytes: c.Images.MaxBytes, Entries: c.Images.MaxEntries}
 }
 
 func (c Config) pool() helper.IDPool {

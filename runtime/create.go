@@ -32,6 +32,7 @@ type creation struct {
 	dirty     policy.DirtyStatePolicy
 	cleanup   policy.CleanupPolicy
 	sandbox   policy.SandboxPolicy
+	image     *registry.Image // what sandbox.Root names, nil for a built-in profile
 	// ephemeral allocations are leftovers as soon as their process dies.
 	ephemeral bool
 
@@ -146,6 +147,9 @@ func (c *creation) checkPolicy(context.Context) error {
 			return policy.Errorf(policy.CodeScopeInvalid, op, "git_sparse checks out the directories of a scope, and none is named").
 				WithHint("Name one, as with --scope src, or use git_worktree.")
 		}
+	}
+	if err := c.findImage(); err != nil {
+		return err
 	}
 	return c.checkShared()
 }
@@ -272,7 +276,7 @@ func (c *creation) trees() []helper.RepositoryTree {
 
 // materialize has the helper make the workspace.
 func (c *creation) materialize(ctx context.Context) (err error) {
-	req := helper.MaterializeRequest{AllocationID: c.id, Repositories: c.trees()}
+	req := helper.MaterializeRequest{AllocationID: c.id, Repositories: c.trees(), Image: helperImage(c.image)}
 	if c.sandbox.BuildCache {
 		req.BuildCache = c.workspace
 	}
@@ -417,7 +421,7 @@ func (c *creation) allocation() registry.Allocation {
 		ID: c.id, RuntimeID: c.r.id, WorkspaceID: c.workspace,
 		StrategyReason: c.made.Reason,
 		Root:           rootdir.Workspace(c.id) + "/root", Scratch: rootdir.Scratch(c.id),
-		SandboxPolicy: c.sandbox, DirtyStatePolicy: c.dirty, CleanupPolicy: c.cleanup,
+		SandboxPolicy: c.sandbox, Image: c.image, DirtyStatePolicy: c.dirty, CleanupPolicy: c.cleanup,
 		Status: registry.AllocationActive, CreatedAt: c.began, Diagnostics: c.warnings,
 	}
 	for i, t := range c.made.Repositories {
@@ -452,7 +456,7 @@ func (r *Runtime) newEvidence(a registry.Allocation, c *creation) (Evidence, err
 		Version: 1, RuntimeID: r.id, AllocationID: a.ID, WorkspaceID: a.WorkspaceID,
 		Points: a.RepositoryPoints, Strategy: a.MaterializerKind, StrategyReason: a.StrategyReason,
 		DirtyState: a.DirtyStatePolicy, Changes: c.dirtyStates, SandboxPolicy: p, SandboxDigest: a.SandboxPolicy.Digest(),
-		SeccompDigest: digest(filter), Cleanup: a.CleanupPolicy, Ancestor: a.Ancestor, CreatedAt: a.CreatedAt,
+		SeccompDigest: digest(filter), RootImage: rootImage(a), Cleanup: a.CleanupPolicy, Ancestor: a.Ancestor, CreatedAt: a.CreatedAt,
 		Files: c.made.Files, Bytes: c.made.Bytes, Timings: c.timings, Diagnostics: a.Diagnostics,
 		Caches: c.made.Caches,
 	}, nil
@@ -546,6 +550,9 @@ func (r *Runtime) sandboxDefaults(p policy.SandboxPolicy) policy.SandboxPolicy {
 	}
 	if p.Seccomp == "" {
 		p.Seccomp = policy.SeccompProfile(r.config.Defaults.Seccomp)
+	}
+	if p.Root == "" {
+		p.Root = policy.RootProfile(r.config.Defaults.Root)
 	}
 	return p.Normalize()
 }

@@ -66,6 +66,7 @@ type Runtime struct {
 	direct     map[policy.WorkerID][]*os.File // locked sources of direct mounts
 	events     broadcast
 	looks      chan struct{} // a place for each look under way
+	importing  sync.Map      // ids of images that this process is at work on
 }
 
 // embeddedSegment keeps the ledger of embedded runs short, since each run reads

@@ -30,6 +30,12 @@ type Service interface {
 	ListPatches(ctx context.Context) ([]Patch, error)
 	RemovePatch(ctx context.Context, digest policy.PatchDigest) error
 
+	// ImportImage reads an archive to its end, or to what it takes to refuse it.
+	ImportImage(ctx context.Context, req ImportImageRequest, archive io.Reader) (Image, error)
+	ListImages(ctx context.Context) ([]Image, error)
+	GetImage(ctx context.Context, name policy.ImageName) (Image, error)
+	RemoveImage(ctx context.Context, name policy.ImageName) error
+
 	CreateWorkspace(ctx context.Context, req CreateWorkspaceRequest) (Workspace, error)
 	ListWorkspaces(ctx context.Context, f ListFilter) (WorkspaceList, error)
 	GetWorkspace(ctx context.Context, id policy.AllocationID) (Workspace, error)
@@ -215,6 +221,7 @@ type Workspace struct {
 	DirtyState     policy.DirtyStatePolicy  `json:"dirty_state_policy"`
 	Cleanup        policy.CleanupPolicy     `json:"cleanup_policy"`
 	SandboxDigest  string                   `json:"sandbox_policy_digest"`
+	RootImage      *RootImage               `json:"root_image,omitempty"`
 	// Roots are the paths at which the Worker sees its repositories.
 	Roots       []string            `json:"roots"`
 	CreatedAt   time.Time           `json:"created_at"`
@@ -261,6 +268,7 @@ type Evidence struct {
 	SandboxPolicy  policy.SandboxPolicy     `json:"sandbox_policy"` // without environment values
 	SandboxDigest  string                   `json:"sandbox_policy_digest"`
 	SeccompDigest  string                   `json:"seccomp_digest"`
+	RootImage      *RootImage               `json:"root_image,omitempty"`
 	Cleanup        policy.CleanupPolicy     `json:"cleanup_policy"`
 	Ancestor       policy.AllocationID      `json:"ancestor,omitempty"`
 	CreatedAt      time.Time                `json:"created_at"`

@@ -15,7 +15,7 @@ func workspaceView(a registry.Allocation) Workspace {
 		Points: a.RepositoryPoints, Strategy: a.MaterializerKind, StrategyReason: a.StrategyReason,
 		DirtyState: a.DirtyStatePolicy, Cleanup: a.CleanupPolicy, SandboxDigest: a.SandboxPolicy.Digest(),
 		CreatedAt: a.CreatedAt, StoppedAt: a.StoppedAt, RemovedAt: a.RemovedAt, Ancestor: a.Ancestor,
-		Diagnostics: a.Diagnostics,
+		Diagnostics: a.Diagnostics, RootImage: rootImage(a),
 	}
 	for _, m := range a.Mounts {
 		w.Roots = append(w.Roots, m.Target)

@@ -28,6 +28,7 @@ type runFlags struct {
 	timeout                                        time.Duration
 	keep                                           bool
 	shared                                         sharedFlags
+	root                                           rootFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -67,6 +68,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock (repeatable)")
+	f.root.add(fl)
 	return c
 }
 
@@ -129,6 +131,9 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 		Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)},
 		Seccomp: policy.SeccompProfile(f.seccomp),
 		Require: protections(f.require),
+	}
+	if req.Sandbox.Root, err = f.root.profile(); err != nil {
+		return req, err
 	}
 	if req.Sandbox.Env, err = parseEnv(f.env); err != nil {
 		return req, err

@@ -20,6 +20,7 @@ type createFlags struct {
 	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key string
 	scope, env, require                                                            []string
 	shared                                                                         sharedFlags
+	root                                                                           rootFlags
 }
 
 func (a *app) wsCreate() *cobra.Command {
@@ -61,6 +62,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock (repeatable)")
 	f.shared.register(c)
+	f.root.add(fl)
 	fl.StringVar(&f.key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's workspace")
 	return c
 }
@@ -75,6 +77,9 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 		if req.Cleanup, err = policy.ParseCleanupPolicy(f.cleanup); err != nil {
 			return req, err
 		}
+	}
+	if req.Sandbox.Root, err = f.root.profile(); err != nil {
+		return req, err
 	}
 	if req.Sandbox.Env, err = parseEnv(f.env); err != nil {
 		return req, err

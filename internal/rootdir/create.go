@@ -46,7 +46,7 @@ func (r *Root) complete() error {
 	if _, err := r.Dir.Seek(0, 0); err != nil {
 		return policy.AsDiagnostic(err)
 	}
-	ours := map[string]bool{Lock: true, HelperLock: true, Config: true, Database: true, Database + "-wal": true, Database + "-shm": true, Database + "-journal": true, Probe: true, Patches: true, "lost+found": true}
+	ours := map[string]bool{Lock: true, HelperLock: true, Config: true, Database: true, Database + "-wal": true, Database + "-shm": true, Database + "-journal": true, Probe: true, Patches: true, Images: true, "lost+found": true}
 	for _, d := range Directories() {
 		ours[d] = true
 	}

@@ -38,6 +38,12 @@ const (
 	Patches    = "patches"
 	Tmp        = "tmp"
 	Trash      = "tmp/trash"
+	// The image store is made by the first import.
+	Images       = "image-store"
+	ImageRecords = "image-store/images"
+	ImageLayers  = "image-store/layers"
+	ImageLock    = "image-store/lock"     // who changes the store
+	ImageUseLock = "image-store/use.lock" // who counts its users
 )
 
 // Directories are made when a Runtime root is created, in this order.
@@ -60,6 +66,7 @@ func Layers(id policy.AllocationID, repo policy.RepositoryID) string {
 func BaseIndex(id policy.AllocationID, repo policy.RepositoryID) string {
 	return Workspace(id) + "/index/" + string(repo)
 }
+func Image(id string) string                { return ImageRecords + "/" + id }
 func Scratch(id policy.AllocationID) string { return Workspace(id) + "/scratch" }
 func Worker(id policy.WorkerID) string      { return Workers + "/" + string(id) }
 func Objects(repo policy.RepositoryID) string {

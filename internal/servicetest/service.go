@@ -2,6 +2,7 @@ package servicetest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -133,6 +134,27 @@ func (s *Service) ListPatches(ctx context.Context) ([]runtime.Patch, error) {
 
 func (s *Service) RemovePatch(ctx context.Context, digest policy.PatchDigest) error {
 	return s.enter(ctx, "RemovePatch", string(digest), nil)
+}
+
+// ImportImage reads the archive whole, as the ID of its call.
+func (s *Service) ImportImage(ctx context.Context, req runtime.ImportImageRequest, archive io.Reader) (runtime.Image, error) {
+	b, err := io.ReadAll(archive)
+	if err := errors.Join(err, s.enter(ctx, "ImportImage", string(b), req)); err != nil {
+		return runtime.Image{}, err
+	}
+	return Images()[0], nil
+}
+
+func (s *Service) ListImages(ctx context.Context) ([]runtime.Image, error) {
+	return answer(s, Images(), s.enter(ctx, "ListImages", "", nil))
+}
+
+func (s *Service) GetImage(ctx context.Context, name policy.ImageName) (runtime.Image, error) {
+	return Images()[0], s.enter(ctx, "GetImage", string(name), nil)
+}
+
+func (s *Service) RemoveImage(ctx context.Context, name policy.ImageName) error {
+	return s.enter(ctx, "RemoveImage", string(name), nil)
 }
 
 func (s *Service) CreateWorkspace(ctx context.Context, req runtime.CreateWorkspaceRequest) (runtime.Workspace, error) {

@@ -46,6 +46,19 @@ func Patches() []runtime.Patch {
 	return []runtime.Patch{{Digest: Patch, Bytes: 100, Files: 2, AddedAt: Then}}
 }
 
+func Images() []runtime.Image {
+	return []runtime.Image{{
+		Name: "debian-12", ID: "im-0123456789abcdef", Digest: "sha256:" + strings.Repeat("4", 64), Ref: "docker.io/library/debian:12",
+		Format: "oci", Driver: policy.ImageOverlay, Layers: 2, Entries: 9000, Bytes: 120 << 20, CreatedAt: Then,
+		Diagnostics: []policy.Diagnostic{warning()},
+	}}
+}
+
+func rootImage() *runtime.RootImage {
+	i := Images()[0]
+	return &runtime.RootImage{Name: i.Name, Digest: i.Digest, Driver: i.Driver}
+}
+
 func Workspace() runtime.Workspace {
 	return runtime.Workspace{
 		ID: Allocation, WorkspaceID: "default", WorkerID: Worker, Status: runtime.WorkspaceStopped,
@@ -53,6 +66,7 @@ func Workspace() runtime.Workspace {
 		DirtyState: policy.CleanPointOnly, Cleanup: policy.CleanupPolicy{Mode: policy.KeepFor, For: time.Hour, DiscardUncollected: true},
 		SandboxDigest: "sha256:00", Roots: []string{"/workspace/hello"}, CreatedAt: Then, StoppedAt: Then.Add(time.Minute),
 		RemovedAt: Then.Add(time.Hour), Ancestor: "ws-1111111111111111", Diagnostics: []policy.Diagnostic{warning()},
+		RootImage: rootImage(),
 	}
 }
 
@@ -84,7 +98,7 @@ func Evidence() runtime.Evidence {
 			TreeID: Tree, ChangedPaths: 2, CreatedAt: Then, Rounds: 2, Excluded: []string{"node_modules/"}, ExcludedCount: 1,
 			Source: &runtime.SourceState{Head: "refs/heads/main", IndexDigest: string(Patch), Operations: []string{"merge"}, Staged: 1, Unstaged: 2, Untracked: 3, Conflicted: 4},
 		}},
-		SandboxPolicy: sandbox(), SandboxDigest: "sha256:00", SeccompDigest: "sha256:11",
+		SandboxPolicy: sandbox(), SandboxDigest: "sha256:00", RootImage: rootImage(), SeccompDigest: "sha256:11",
 		Cleanup: policy.CleanupPolicy{Mode: policy.RemoveOnStop}, Ancestor: "ws-1111111111111111", CreatedAt: Then,
 		Files: 10, Bytes: 1000, Timings: map[string]time.Duration{"materialize": time.Millisecond},
 		Workers: []runtime.Worker{WorkerRecord()}, Diagnostics: []policy.Diagnostic{warning()},

@@ -42,6 +42,8 @@ func answers(t *testing.T, svc *Service) (out []reflect.Value) {
 				in = append(in, reflect.ValueOf(t.Context()))
 			case reflect.TypeFor[io.Writer]():
 				in = append(in, reflect.ValueOf(io.Discard))
+			case reflect.TypeFor[io.Reader]():
+				in = append(in, reflect.ValueOf(strings.NewReader("")))
 			case reflect.TypeFor[func(runtime.Event) bool]():
 				in = append(in, reflect.ValueOf(func(e runtime.Event) bool { out = append(out, reflect.ValueOf(e)); return true }))
 			case reflect.TypeFor[func(runtime.LedgerRecord) bool]():

@@ -45,6 +45,17 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
+// Image is a base image as an allocation stands on it.
+type Image struct {
+	ID     policy.AllocationID `json:"id"` // "im-…", owner of the image in the ledger
+	Name   policy.ImageName    `json:"name"`
+	Digest string              `json:"digest"`
+	Driver policy.ImageDriver  `json:"driver"`
+	Layers []string            `json:"layers"` // lowest first
+	// Env are the image's variables, as NAME=VALUE.
+	Env []string `json:"env,omitempty"`
+}
+
 // Allocation is the registry record of one Execution Workspace. Root and
 // Scratch are relative to the Runtime root.
 type Allocation struct {
@@ -60,8 +71,10 @@ type Allocation struct {
 	Scratch          string                   `json:"scratch"`
 	SourceCacheRefs  []string                 `json:"source_cache_refs"`
 	SandboxPolicy    policy.SandboxPolicy     `json:"sandbox_policy"`
-	DirtyStatePolicy policy.DirtyStatePolicy  `json:"dirty_state_policy"`
-	CleanupPolicy    policy.CleanupPolicy     `json:"cleanup_policy"`
+	// Image is what the sandbox policy's root named when this was made.
+	Image            *Image                  `json:"image,omitempty"`
+	DirtyStatePolicy policy.DirtyStatePolicy `json:"dirty_state_policy"`
+	CleanupPolicy    policy.CleanupPolicy    `json:"cleanup_policy"`
 	// CleanupDeadline is when keep_for ends; zero without one.
 	CleanupDeadline time.Time           `json:"cleanup_deadline,omitzero"`
 	Status          AllocationStatus    `json:"status"`

@@ -1,0 +1,496 @@
+package helper
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/cow/layers"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// ImageRoot is an image as materialization and launch need it.
+type ImageRoot struct {
+	// ID is the image's own, "im-…".
+	ID     policy.AllocationID `json:"id"`
+	Driver policy.ImageDriver  `json:"driver"`
+	// Layers are their names in the store, lowest first.
+	Layers []string `json:"layers"`
+}
+
+func (i *ImageRoot) validate() error {
+	if i == nil {
+		return nil
+	}
+	if err := policy.CheckID("image", string(i.ID)); err != nil {
+		return err
+	}
+	if d, err := policy.ParseImageDriver(string(i.Driver)); err != nil || d != i.Driver {
+		return policy.Errorf(policy.CodeBadRequest, "helper.request", "%q is no image driver", policy.Printable(string(i.Driver)))
+	}
+	return layers.CheckLayers(i.Layers)
+}
+
+// validateRoot holds the root profile and the image to each other.
+func (r LaunchRequest) validateRoot() error {
+	_, named := r.Root.Image()
+	switch {
+	case named && r.Image != nil:
+		return r.Image.validate()
+	case r.Image == nil && (r.Root == policy.RootSystem || r.Root == policy.RootMinimal):
+		return nil
+	}
+	return policy.Errorf(policy.CodePolicyInvalid, "helper.launch", "%q is no root profile, or its image was not given", policy.Printable(string(r.Root)))
+}
+
+// ImportImageRequest asks for an image of an archive, under a fresh id.
+type ImportImageRequest struct {
+	ID     policy.AllocationID `json:"id"`
+	Driver policy.ImageDriver  `json:"driver"`
+	Select string              `json:"select,omitempty"`
+	Limits policy.ImageLimits  `json:"limits,omitzero"`
+	// Progress is for callers in the same process. May be nil.
+	Progress func(layer, layers int) `json:"-"`
+}
+
+// ImportImageResult is what was imported.
+type ImportImageResult struct {
+	Format   string              `json:"format"`
+	Digest   string              `json:"digest"`
+	Ref      string              `json:"ref,omitempty"`
+	Env      []string            `json:"env,omitempty"`
+	Layers   []string            `json:"layers"`
+	Bytes    int64               `json:"bytes"`
+	Entries  int64               `json:"entries"`
+	Warnings []policy.Diagnostic `json:"warnings,omitempty"`
+}
+
+// The attributes of a ledger.KindImage.
+const (
+	attrDriver = "driver"
+	attrLayers = "layers" // separated by commas, lowest first
+	attrImage  = "image"  // of a ledger.KindImageReference
+)
+
+// ImportImage has yoi-layers read the archive, writes down what is to be made,
+// and has it made.
+func (l *Local) ImportImage(ctx context.Context, req ImportImageRequest, archive *os.File) (res ImportImageResult, err error) {
+	const op = "helper.image_import"
+	if err := (&ImageRoot{ID: req.ID, Driver: req.Driver, Layers: []string{strings.Repeat("0", 64)}}).validate(); err != nil {
+		return res, err
+	}
+	if err := req.Limits.Validate(); err != nil {
+		return res, err
+	}
+	if st, err := archive.Stat(); err != nil || !st.Mode().IsRegular() {
+		return res, policy.Errorf(policy.CodeBadRequest, op, "the archive is not a regular file").Because(err)
+	}
+	s, err := l.openImageStore(ctx)
+	if err != nil {
+		return res, err
+	}
+	defer s.close()
+	var image ledger.Resource
+	calls := layers.Calls{Planned: func(p layers.Plan) ([]string, error) {
+		res.Format, res.Digest, res.Ref, res.Env, res.Layers = p.Format, p.Digest, p.Ref, p.Env, p.Layers
+		image = newResource(ledger.KindImage, req.ID, rootdir.Image(string(req.ID)))
+		image.Attrs = map[string]string{attrDriver: string(req.Driver), attrLayers: strings.Join(p.Layers, ",")}
+		return l.planImage(ctx, image)
+	}}
+	if req.Progress != nil {
+		calls.Progress = func(p layers.Progress) { req.Progress(p.Layer, p.Layers) }
+	}
+	done, err := s.run(ctx, layers.Request{
+		Op: layers.OpImport, Driver: req.Driver, Select: req.Select, Limits: req.Limits, Single: !l.privileged,
+	}, archive, calls)
+	if err == nil {
+		res.Bytes, res.Entries, res.Warnings = done.Bytes, done.Entries, done.Warnings
+		return res, nil
+	}
+	if image.ID == "" {
+		return res, err // nothing was made
+	}
+	after := context.WithoutCancel(ctx)
+	uerr := s.removeImage(after, image)
+	if uerr == nil {
+		uerr = l.release(req.ID, image)
+	}
+	if uerr != nil {
+		l.log.Warn("half-made image left to the ledger", "image", req.ID, "error", uerr)
+	}
+	return res, err
+}
+
+// planImage writes an image down before it is made, makes its record's directory,
+// and says which of its layers are there and whole.
+func (l *Local) planImage(ctx context.Context, image ledger.Resource) ([]string, error) {
+	whole, err := l.heldLayers(ctx, image, func(h ledger.Held) bool { return h.Kept })
+	if err != nil {
+		return nil, err
+	}
+	if err := l.intend(ctx, policy.AllocationID(image.Owner), image); err != nil {
+		return nil, err
+	}
+	d, err := l.root.Mkdir(image.Path, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, policy.Errorf(policy.CodeConflict, "helper.image_import", "the image %s exists already", image.Owner)
+	}
+	if err != nil {
+		return nil, diskError("helper.image_import", err)
+	}
+	defer d.Close()
+	return whole, l.ledger.Done(image.ID, identify(d))
+}
+
+// heldLayers are the layers of an image that others which are held have, too.
+func (l *Local) heldLayers(ctx context.Context, image ledger.Resource, counts func(ledger.Held) bool) ([]string, error) {
+	state, err := l.scan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	own := strings.Split(image.Attrs[attrLayers], ",")
+	var shared []string
+	for _, h := range state.Held {
+		r := h.Resource
+		if r.Kind != ledger.KindImage || r.ID == image.ID || r.Attrs[attrDriver] != image.Attrs[attrDriver] || !counts(h) {
+			continue
+		}
+		for _, n := range strings.Split(r.Attrs[attrLayers], ",") {
+			if slices.Contains(own, n) && !slices.Contains(shared, n) {
+				shared = append(shared, n)
+			}
+		}
+	}
+	return shared, nil
+}
+
+// scan reads the ledger's state, this process' latest records included.
+func (l *Local) scan(ctx context.Context) (*ledger.State, error) {
+	if err := l.ledger.Sync(ctx); err != nil {
+		return nil, err
+	}
+	return ledger.Scan(ctx, l.ledgerDir, l.roles...)
+}
+
+// RemoveImage takes an image away. An interrupted removal goes on at the next
+// call or recovery.
+func (l *Local) RemoveImage(ctx context.Context, id policy.AllocationID) error {
+	const op = "helper.image_remove"
+	if err := policy.CheckID("image", string(id)); err != nil {
+		return err
+	}
+	s, err := l.openImageStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	image, err := l.retireImage(ctx, id)
+	if err != nil {
+		return err
+	}
+	if image.ID == "" {
+		return policy.Errorf(policy.CodeImageUnknown, op, "there is no image %s", id)
+	}
+	if err := s.removeImage(ctx, image); err != nil {
+		return err
+	}
+	return l.release(id, image)
+}
+
+// retireImage decides that an image goes: no allocation stands on it, and none
+// can from here on, since its record's directory is gone.
+func (l *Local) retireImage(ctx context.Context, id policy.AllocationID) (image ledger.Resource, err error) {
+	unlock, err := l.imageUse(unix.LOCK_EX)
+	if err != nil {
+		return image, err
+	}
+	defer unlock()
+	state, err := l.scan(ctx)
+	if err != nil {
+		return image, err
+	}
+	for _, h := range state.Held {
+		switch r := h.Resource; {
+		case r.Kind == ledger.KindImage && r.Owner == string(id):
+			image = r
+		case r.Kind == ledger.KindImageReference && r.Attrs[attrImage] == string(id):
+			return image, policy.Errorf(policy.CodeImageInUse, "helper.image_remove", "the execution workspace %s stands on the image", r.Owner).With("workspace", r.Owner)
+		}
+	}
+	if image.ID == "" {
+		return image, nil
+	}
+	if err := l.ledger.Unkeep(ctx, string(id)); err != nil {
+		return image, err
+	}
+	return image, l.removeRecord(ctx, image)
+}
+
+// removeRecord takes an image's record directory away, durably.
+func (l *Local) removeRecord(ctx context.Context, image ledger.Resource) error {
+	err := l.checkIdentity(image)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = l.removePath(ctx, image.Path)
+	}
+	if err != nil {
+		return diskError("helper.image_remove", err)
+	}
+	d, err := l.root.OpenDir(rootdir.ImageRecords)
+	if err != nil {
+		return diskError("helper.image_remove", err)
+	}
+	defer d.Close()
+	return diskError("helper.image_remove", d.Sync())
+}
+
+// removeImage is recovery's way to remove what is left of an image.
+func (l *Local) removeImage(ctx context.Context, image ledger.Resource) error {
+	s, err := l.openImageStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return s.removeImage(ctx, image)
+}
+
+// imageStore is the store while its lock is held.
+type imageStore struct {
+	l    *Local
+	lock *os.File
+}
+
+// openImageStore makes the store's directories if needed and waits for whoever
+// is at work in it: its lock is held by yoi-layers, too, so that a helper that
+// died does not leave an import behind which goes on.
+func (l *Local) openImageStore(ctx context.Context) (_ *imageStore, err error) {
+	const op = "helper.image_store"
+	s := &imageStore{l: l}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	for _, rel := range []string{rootdir.Images, rootdir.ImageRecords} {
+		d, err := l.root.Ensure(rel)
+		if err != nil {
+			return nil, diskError(op, err)
+		}
+		d.Close()
+	}
+	if err := l.ensureLayersDir(); err != nil {
+		return nil, diskError(op, err)
+	}
+	if s.lock, err = l.root.OpenFile(rootdir.ImageLock, unix.O_RDWR|unix.O_CREAT, 0o600); err != nil {
+		return nil, diskError(op, err)
+	}
+	for {
+		err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, policy.Errorf(policy.CodeInternal, op, "the image store's lock cannot be taken").Because(err)
+		}
+		select { // no event tells of a lock's release
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, policy.Errorf(policy.CodeCanceled, op, "waiting for the image store was canceled").Because(ctx.Err())
+		}
+	}
+	return s, nil
+}
+
+// ensureLayersDir makes the directory of the layers, which belongs to the ids
+// that yoi-layers has.
+func (l *Local) ensureLayersDir() error {
+	d, err := l.root.Ensure(rootdir.ImageLayers)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if !l.privileged {
+		return nil
+	}
+	return d.Chown(layers.IDs, layers.IDs)
+}
+
+func (s *imageStore) close() {
+	if s.lock == nil {
+		return
+	}
+	// A child of another launch may have a copy of the descriptor for a moment.
+	_ = unix.Flock(int(s.lock.Fd()), unix.LOCK_UN) // closing follows anyway
+	s.lock.Close()
+}
+
+// run starts yoi-layers on the store. Root passes the layers' directory as a
+// detached mount, since the ids that the program gets cannot walk there.
+func (s *imageStore) run(ctx context.Context, req layers.Request, archive *os.File, calls layers.Calls) (layers.Done, error) {
+	c := layers.Config{Program: s.l.layersProg, Privileged: s.l.privileged, Lock: s.lock, Archive: archive}
+	if c.Program == "" {
+		c.Program = layers.Program()
+	}
+	if !s.l.privileged {
+		req.StorePath, req.StoreBeneath = s.l.root.Path, rootdir.ImageLayers
+		return layers.Run(ctx, c, req, calls)
+	}
+	mount, err := mounts.CloneDetached(s.l.root.Dir, rootdir.ImageLayers, mounts.Attr{NoSuid: true, NoDev: true, NoExec: true}, nil, false)
+	if err != nil {
+		return layers.Done{}, err
+	}
+	defer mount.Close()
+	c.Store = mount
+	return layers.Run(ctx, c, req, calls)
+}
+
+// removeImage removes an image's record directory and those of its layers that
+// no other image has.
+func (s *imageStore) removeImage(ctx context.Context, image ledger.Resource) error {
+	l := s.l
+	if err := l.removeRecord(ctx, image); err != nil {
+		return err
+	}
+	shared, err := l.heldLayers(ctx, image, func(ledger.Held) bool { return true })
+	if err != nil {
+		return err
+	}
+	driver := policy.ImageDriver(image.Attrs[attrDriver])
+	var gone []string
+	for _, n := range slices.Backward(strings.Split(image.Attrs[attrLayers], ",")) {
+		if slices.Contains(shared, n) {
+			continue
+		}
+		gone = append(gone, n)
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	_, err = s.run(ctx, layers.Request{Op: layers.OpRemove, Driver: driver, Layers: gone}, nil, layers.Calls{})
+	return err
+}
+
+// imageUse takes the lock under which images gain and lose users.
+func (l *Local) imageUse(how int) (unlock func(), err error) {
+	f, err := l.root.OpenFile(rootdir.ImageUseLock, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return nil, diskError("helper.image_use", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), how)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, policy.Errorf(policy.CodeInternal, "helper.image_use", "the image store's lock cannot be taken").Because(err)
+		}
+	}
+	return func() {
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // closing follows anyway
+		f.Close()
+	}, nil
+}
+
+// intendOnImage writes an allocation's resources down, and with them that it
+// stands on its image, which then cannot be removed.
+func (l *Local) intendOnImage(ctx context.Context, req MaterializeRequest, rs *[]ledger.Resource) error {
+	if req.Image == nil {
+		return l.intend(ctx, req.AllocationID, *rs...)
+	}
+	unknown := policy.Errorf(policy.CodeImageUnknown, "helper.materialize", "the image is not there any more")
+	unlock, err := l.imageUse(unix.LOCK_SH)
+	if errors.Is(err, fs.ErrNotExist) {
+		return unknown
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if ok, err := l.root.Exists(rootdir.Image(string(req.Image.ID))); err != nil || !ok {
+		return unknown.Because(err)
+	}
+	ref := newResource(ledger.KindImageReference, req.AllocationID, "")
+	ref.Attrs = map[string]string{attrImage: string(req.Image.ID)}
+	*rs = append(*rs, ref)
+	return l.intend(ctx, req.AllocationID, *rs...)
+}
+
+// imageRoot is the root made of an image: its layers, and what of /etc is ours to
+// say. Without a network there are no name servers, whatever the image has.
+func imageRoot(req LaunchRequest, host *hostRoot, src sources) (ops []mounts.Op, roots []mounts.Source, err error) {
+	for _, dir := range layers.Dirs(req.Image.Driver, req.Image.Layers) {
+		s, err := src.image(rootdir.ImageLayers + "/" + dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		roots = append(roots, s)
+	}
+	var resolv []byte
+	if req.HostNetwork {
+		resolv = host.file("/etc/resolv.conf")
+	}
+	return []mounts.Op{mounts.File{Target: "/etc/resolv.conf", Mode: 0o644, Content: resolv}}, roots, nil
+}
+
+// image implements sources for a directory of the image store.
+func (a *attempt) image(rel string) (mounts.Source, error) {
+	attr := mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true}
+	if !a.l.privileged {
+		return a.source(rel, attr)
+	}
+	idmap, err := a.l.ranges.imageIDMap(a.idRange)
+	if err != nil {
+		return mounts.Source{}, err
+	}
+	m, err := mounts.CloneDetached(a.l.root.Dir, rel, attr, idmap, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return mounts.Source{}, policy.Errorf(policy.CodeImageUnknown, "helper.launch", "a layer of the image is missing").Because(err)
+	}
+	if err != nil {
+		return mounts.Source{}, err
+	}
+	return mounts.Source{Mount: a.keep(m)}, nil
+}
+
+// image serves the two operations on images.
+func (cn *conn) image(ctx context.Context, req request, files []*os.File) (any, []*os.File, error) {
+	if req.Op == opImageRemove {
+		var body allocationBody
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, cn.s.Helper.RemoveImage(ctx, body.AllocationID)
+	}
+	var body ImportImageRequest
+	if err := decodeBody(req.Body, &body); err != nil {
+		return nil, nil, err
+	}
+	if len(files) != 1 {
+		return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.image_import", "%d descriptors came instead of one", len(files))
+	}
+	r, err := cn.s.Helper.ImportImage(ctx, body, files[0])
+	return r, nil, err
+}
+
+// ImportImage sends the archive as a descriptor: the helper gets no path.
+func (r *Remote) ImportImage(ctx context.Context, req ImportImageRequest, archive *os.File) (res ImportImageResult, err error) {
+	files, err := r.call(ctx, opImageImport, req, []*os.File{archive}, &res)
+	closeAll(files)
+	return res, err
+}
+
+func (r *Remote) RemoveImage(ctx context.Context, id policy.AllocationID) error {
+	return r.callPlain(ctx, opImageRemove, allocationBody{id}, nil)
+}
