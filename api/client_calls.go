@@ -155,6 +155,31 @@ func (c *Client) WorkspaceCommits(ctx context.Context, id policy.AllocationID, r
 	return result[runtime.CommitsReport](ctx, c, id, "/commits", req.RepositoryID, req.Limit)
 }
 
+func (c *Client) CollectWorkspace(ctx context.Context, id policy.AllocationID, req runtime.CollectRequest) (runtime.Collected, error) {
+	path, err := item("allocation", workspaces, id, "/collect")
+	if err != nil {
+		return runtime.Collected{}, err
+	}
+	return post[runtime.Collected](ctx, c, path, "", req)
+}
+
+func (c *Client) ListCollected(ctx context.Context, id policy.RepositoryID) ([]runtime.Collected, error) {
+	path, err := item("repository", repositories, id, "/collected")
+	if err != nil {
+		return nil, err
+	}
+	list, err := get[collectedList](ctx, c, path, nil)
+	return list.Items, err
+}
+
+func (c *Client) DropCollected(ctx context.Context, id policy.RepositoryID, req runtime.CollectedRequest) error {
+	path, err := item("repository", repositories, id, "/collected/drop")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, request{method: "POST", path: path, in: req}, nil)
+}
+
 // result gets one of the reports about what a workspace holds.
 func result[T any](ctx context.Context, c *Client, id policy.AllocationID, action string, repo policy.RepositoryID, limit int) (T, error) {
 	path, err := item("allocation", workspaces, id, action)

@@ -70,6 +70,21 @@ func (c *Client) ExportWorkspace(ctx context.Context, id policy.AllocationID, re
 	setText(q, "format", string(req.Format))
 	setText(q, "repository_id", string(req.RepositoryID))
 	setNumber(q, "max_bytes", req.MaxBytes)
+	return c.download(ctx, path, q, w)
+}
+
+// ExportCollected copies a bundle to w.
+func (c *Client) ExportCollected(ctx context.Context, id policy.RepositoryID, req runtime.CollectedRequest, w io.Writer) (int64, error) {
+	path, err := item("repository", repositories, id, "/collected/export")
+	if err != nil {
+		return 0, err
+	}
+	q := url.Values{}
+	setText(q, "name", req.Name)
+	return c.download(ctx, path, q, w)
+}
+
+func (c *Client) download(ctx context.Context, path string, q url.Values, w io.Writer) (int64, error) {
 	resp, err := c.send(ctx, request{method: "GET", path: path, query: q, accept: "application/octet-stream"})
 	if err != nil {
 		return 0, err

@@ -106,6 +106,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"DiffReport": runtime.DiffReport{}, "RepositoryDiff": runtime.RepositoryDiff{}, "DiffFile": runtime.DiffFile{},
 		"StatusReport": runtime.StatusReport{}, "RepositoryStatus": runtime.RepositoryStatus{}, "StatusEntry": runtime.StatusEntry{},
 		"CommitsReport": runtime.CommitsReport{}, "RepositoryCommits": runtime.RepositoryCommits{}, "WorkspaceCommit": runtime.WorkspaceCommit{},
+		"Collected": runtime.Collected{}, "CollectedList": collectedList{},
 	}
 	requests := map[string]any{
 		"AddRepositoryRequest": runtime.AddRepositoryRequest{}, "Selector": policy.Selector{}, "ResolveRequest": runtime.ResolveRequest{},
@@ -115,6 +116,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"SignalRequest": runtime.SignalRequest{}, "StopRequest": runtime.StopRequest{}, "GCRequest": runtime.GCRequest{},
 		"AddPatchRequest": runtime.AddPatchRequest{}, "ArtifactPolicy": policy.ArtifactPolicy{},
 	}
+	requests["CollectRequest"], requests["CollectedRequest"] = runtime.CollectRequest{}, runtime.CollectedRequest{}
 	schemas := document(t, false).Components.Schemas
 	for name := range schemas {
 		if answers[name] == nil && requests[name] == nil {

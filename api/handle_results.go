@@ -67,3 +67,49 @@ func (c *call) exportWorkspace() error {
 	out.end()
 	return nil
 }
+
+func (c *call) collectWorkspace() error {
+	var req runtime.CollectRequest
+	if err := c.body(&req, false); err != nil {
+		return err
+	}
+	rec, err := c.svc.CollectWorkspace(c.ctx, policy.AllocationID(c.id), req)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, rec)
+}
+
+// collectedList is the answer of listCollected.
+type collectedList struct {
+	Items []runtime.Collected `json:"items"`
+}
+
+func (c *call) listCollected() error {
+	items, err := c.svc.ListCollected(c.ctx, policy.RepositoryID(c.id))
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, collectedList{Items: items})
+}
+
+func (c *call) exportCollected() error {
+	out := c.stream("application/octet-stream", false)
+	req := runtime.CollectedRequest{Name: c.query.text("name")}
+	if _, err := c.svc.ExportCollected(c.ctx, policy.RepositoryID(c.id), req, out); err != nil {
+		return err
+	}
+	out.end()
+	return nil
+}
+
+func (c *call) dropCollected() error {
+	var req runtime.CollectedRequest
+	if err := c.body(&req, false); err != nil {
+		return err
+	}
+	if err := c.svc.DropCollected(c.ctx, policy.RepositoryID(c.id), req); err != nil {
+		return err
+	}
+	return c.done()
+}

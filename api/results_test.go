@@ -9,6 +9,10 @@ func init() {
 		"diffWorkspace":       {path: ws + "/diff?repository_id=hello"},
 		"statusWorkspace":     {path: ws + "/status?repository_id=hello"},
 		"getWorkspaceCommits": {path: ws + "/commits?repository_id=hello&limit=3"},
+		"collectWorkspace":    {ws + "/collect", `{"repository_id":"hello","as":"work/1","revision":"HEAD","uncommitted":true,"force":true,"max_bytes":9}`},
+		"listCollected":       {path: "/v1/repositories/hello/collected"},
+		"exportCollected":     {path: "/v1/repositories/hello/collected/export?name=work/1"},
+		"dropCollected":       {"/v1/repositories/hello/collected/drop", `{"name":"work/1"}`},
 		"exportWorkspace":     {path: ws + "/export?repository_id=hello&format=patch&max_bytes=9"},
 	})
 }

@@ -40,6 +40,9 @@ func routes() []route {
 		{method: "GET", path: "/v1/repositories/{id}", operation: "getRepository", handle: (*call).getRepository},
 		{method: "DELETE", path: "/v1/repositories/{id}", operation: "removeRepository", handle: (*call).removeRepository},
 		{method: "POST", path: "/v1/repositories/{id}/fetch", operation: "fetchRepository", handle: (*call).fetchRepository},
+		{method: "GET", path: "/v1/repositories/{id}/collected", operation: "listCollected", handle: (*call).listCollected},
+		{method: "GET", path: "/v1/repositories/{id}/collected/export", operation: "exportCollected", query: []string{"name"}, handle: (*call).exportCollected},
+		{method: "POST", path: "/v1/repositories/{id}/collected/drop", operation: "dropCollected", handle: (*call).dropCollected},
 		{method: "POST", path: "/v1/resolve", operation: "resolve", handle: (*call).resolve},
 
 		{method: "GET", path: "/v1/patches", operation: "listPatches", handle: (*call).listPatches},
@@ -63,6 +66,7 @@ func routes() []route {
 			query: []string{"repository_id", "limit"}, handle: (*call).getWorkspaceCommits},
 		{method: "GET", path: "/v1/execution-workspaces/{id}/export", operation: "exportWorkspace",
 			query: []string{"repository_id", "format", "max_bytes"}, handle: (*call).exportWorkspace},
+		{method: "POST", path: "/v1/execution-workspaces/{id}/collect", operation: "collectWorkspace", handle: (*call).collectWorkspace},
 
 		{method: "GET", path: "/v1/workers", operation: "listWorkers", query: append(page, "allocation_id"), handle: (*call).listWorkers},
 		{method: "POST", path: "/v1/workers", operation: "spawnWorker", keyed: true, handle: (*call).spawnWorker},

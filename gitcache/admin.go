@@ -122,6 +122,14 @@ func (r *repo) refuseInUse() error {
 	}); err != nil {
 		return diskError(opAdmin, "the worktrees cannot be read", err)
 	}
+	recs, err := r.collected()
+	if err != nil {
+		return diskError(opAdmin, "the records of collected commits cannot be read", err)
+	}
+	if len(recs) > 0 {
+		return policy.Errorf(policy.CodeRepositoryInUse, opAdmin, "%d names for collected commits are in the cache of %s alone", len(recs), r.id).
+			WithHint("See yoi repo collected %s; take them out and drop them.", r.id)
+	}
 	if len(pins)+worktrees > 0 {
 		return policy.Errorf(policy.CodeRepositoryInUse, opAdmin, "%d holders still stand on %s", max(len(pins), worktrees), r.id)
 	}

@@ -22,6 +22,11 @@ type command struct {
 	args  []string
 	env   []string // GIT_DIR and the like
 	stdin []byte
+	// input is read instead of stdin; output gets standard output as it comes.
+	input  io.Reader
+	output io.Writer
+	// bounded limits git's memory: what it reads is hostile. It takes writes.
+	bounded bool
 	// locks are inherited by git, so that a lock outlives this process as long
 	// as its git does: a successor never cleans up under a writer's hands.
 	locks []*lockFile
@@ -40,6 +45,7 @@ type command struct {
 const (
 	maxStderr = 16 << 10
 	maxStdout = 256 << 20
+	maxMemory = "4194304" // KiB of address space
 )
 
 // closedConfig goes onto every command line, where it overrides any file.
@@ -168,7 +174,11 @@ func (c *Cache) run(ctx context.Context, cmd command) ([]byte, error) {
 	name, args := c.git, c.arguments(cmd)
 	if cmd.writes {
 		// umask(2) is one per process, so only a child's can be set safely.
-		args = append([]string{"-c", `umask 022; exec "$@"`, "sh", name}, args...)
+		script := `umask 022; exec "$@"`
+		if cmd.bounded {
+			script = "ulimit -v " + maxMemory + "; " + script
+		}
+		args = append([]string{"-c", script, "sh", name}, args...)
 		name = "/bin/sh"
 	}
 	stdout := &limited{max: maxStdout}
@@ -177,7 +187,13 @@ func (c *Cache) run(ctx context.Context, cmd command) ([]byte, error) {
 	x.Dir = "/"
 	x.Env = c.environment(cmd)
 	x.Stdout, x.Stderr = stdout, stderr
-	if cmd.stdin != nil {
+	if cmd.output != nil {
+		x.Stdout = cmd.output
+	}
+	switch {
+	case cmd.input != nil:
+		x.Stdin = cmd.input
+	case cmd.stdin != nil:
 		x.Stdin = bytes.NewReader(cmd.stdin)
 	}
 	for _, l := range cmd.locks {

@@ -100,6 +100,16 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 	if err := r.mendPins(); err != nil {
 		return 0, diskError(opGC, "a pin cannot be written", err)
 	}
+	if err := r.sweepCollected(ctx); err != nil {
+		return 0, diskError(opGC, "a collected ref cannot be removed", err)
+	}
+	recs, err := r.collected()
+	if err != nil {
+		return 0, diskError(opGC, "the records of collected commits cannot be read", err)
+	}
+	for _, rec := range recs { // resolving one needs its mark
+		pinned[rec.CommitID] = true
+	}
 	if err := r.keepListed(ctx, pins, o.Keep); err != nil {
 		return 0, err
 	}

@@ -36,6 +36,8 @@ func (c *Cache) RemoveLeftover(ctx context.Context, res Resource) error {
 		err = c.removeRepository(ctx, filepath.Join(c.dir, name))
 	case len(parts) == 2 && strings.HasPrefix(name, mirrorPrefix):
 		err = c.removeHalfMirror(ctx, policy.RepositoryID(parts[0]), name)
+	case len(parts) == 2 && strings.HasPrefix(name, quarantinePrefix):
+		err = c.removeQuarantine(policy.RepositoryID(parts[0]), name)
 	case len(parts) == 3 && parts[1] == "trees" && strings.HasPrefix(name, tmpPrefix):
 		err = c.removeHalfTree(ctx, policy.RepositoryID(parts[0]), name)
 	default:
@@ -73,6 +75,16 @@ func (c *Cache) removeHalfMirror(ctx context.Context, id policy.RepositoryID, na
 		r.dropUnused(ctx)
 	}
 	return err
+}
+
+// removeQuarantine needs no lock: git dies with the process that started it, and
+// nobody else knows the name.
+func (c *Cache) removeQuarantine(id policy.RepositoryID, name string) error {
+	r, err := c.repo(id)
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(r.path(name))
 }
 
 // removeHalfTree also removes the tree itself if it has no marker: it was

@@ -179,13 +179,18 @@ func (r *repo) pins() ([]pin, error) {
 	return out, err
 }
 
-// mendPins writes again what pins a crash or a hand has emptied or removed.
+// mendPins writes again what refs of pins and of collected commits a crash or a
+// hand has emptied or removed.
 func (r *repo) mendPins() error {
 	pins, err := r.pins()
 	for _, p := range pins {
 		err = errors.Join(err, r.writeRef(pinRef(p.holder, p.commit), p.commit))
 	}
-	return err
+	recs, cerr := r.collected()
+	for _, rec := range recs {
+		err = errors.Join(err, r.writeRef(collectedRef(rec.Name, rec.CommitID), rec.CommitID))
+	}
+	return errors.Join(err, cerr)
 }
 
 // writeRef writes one of our own loose refs. No other program writes below

@@ -41,6 +41,9 @@ func (r *repo) resolve(ctx context.Context, src Source, sel policy.Selector, o R
 			return sel.Value, m, nil
 		}
 	}
+	if sel.Kind == policy.SelectCollected {
+		return r.resolveCollected(ctx, sel.Value)
+	}
 	if src.isLocal() {
 		return r.resolveLocal(ctx, src, sel, o)
 	}

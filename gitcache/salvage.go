@@ -89,6 +89,11 @@ func (r *repo) needed(gitDir string) (map[string]string, error) {
 	for _, p := range pins {
 		refs[pinRef(p.holder, p.commit)], refs[pointRef(p.commit)] = p.commit, p.commit
 	}
+	recs, cerr := r.collected()
+	for _, rec := range recs {
+		refs[collectedRef(rec.Name, rec.CommitID)] = rec.CommitID
+	}
+	err = errors.Join(err, cerr)
 	return refs, err
 }
 

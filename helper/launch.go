@@ -292,6 +292,9 @@ func (a *attempt) intend(ctx context.Context) error {
 	}
 	dir := newResource(ledger.KindDirectory, id, rootdir.Worker(a.req.WorkerID))
 	dir.Attrs = worker
+	if a.req.Transient {
+		dir.Attrs = map[string]string{"worker": string(a.req.WorkerID), "transient": "1"}
+	}
 	a.resources = []ledger.Resource{process, dir}
 	if a.l.privileged {
 		r := newResource(ledger.KindUIDRange, id, "")

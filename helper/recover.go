@@ -59,7 +59,7 @@ func (l *Local) recoverOwner(ctx context.Context, id policy.AllocationID, hs []l
 		kept = true
 	}
 	if kept {
-		l.settle(id, hs, res)
+		l.settle(ctx, id, hs, res)
 		return
 	}
 	res.Leftovers += len(hs)
@@ -143,18 +143,13 @@ func (l *Local) anyObjects(id policy.AllocationID) bool {
 }
 
 // settle looks at the processes of a kept allocation: a live one is adopted, an
-// ended one released.
-func (l *Local) settle(id policy.AllocationID, hs []ledger.Held, res *RecoverResult) {
+// ended one released. A transient Worker's directory goes with it.
+func (l *Local) settle(ctx context.Context, id policy.AllocationID, hs []ledger.Held, res *RecoverResult) {
 	var rs, gone []ledger.Resource
-	var process *ledger.Resource
-	for i := range hs {
-		r := &hs[i].Resource
-		switch r.Kind {
-		case ledger.KindProcess:
-			process = r
-			rs = append(rs, *r)
-		case ledger.KindUIDRange:
-			rs = append(rs, *r)
+	for _, h := range hs {
+		switch r := h.Resource; {
+		case r.Kind == ledger.KindProcess, r.Kind == ledger.KindUIDRange, r.Attrs["transient"] != "":
+			rs = append(rs, r)
 		default:
 			res.Kept++
 		}
@@ -162,6 +157,9 @@ func (l *Local) settle(id policy.AllocationID, hs []ledger.Held, res *RecoverRes
 	for _, r := range rs {
 		worker := policy.WorkerID(r.Attrs["worker"])
 		live, err := l.lockHeld(worker)
+		if err == nil && !live && r.Kind == ledger.KindDirectory {
+			err = l.removeResource(ctx, r)
+		}
 		if err != nil {
 			res.Diagnostics = append(res.Diagnostics, *policy.AsDiagnostic(err))
 			continue
@@ -170,7 +168,7 @@ func (l *Local) settle(id policy.AllocationID, hs []ledger.Held, res *RecoverRes
 			gone = append(gone, r)
 			continue
 		}
-		if process != nil && r.ID == process.ID && l.worker(worker) == nil {
+		if r.Kind == ledger.KindProcess && l.worker(worker) == nil {
 			if pidfd := l.openProcess(r); pidfd != nil {
 				res.Adopted = append(res.Adopted, l.adopt(r, pidfd, workerResources(rs, worker)))
 			}
@@ -179,7 +177,11 @@ func (l *Local) settle(id policy.AllocationID, hs []ledger.Held, res *RecoverRes
 	if len(gone) == 0 {
 		return
 	}
-	if err := l.release(id, gone...); err != nil {
+	err := l.syncParents(gone)
+	if err == nil {
+		err = l.release(id, gone...)
+	}
+	if err != nil {
 		res.Diagnostics = append(res.Diagnostics, *policy.AsDiagnostic(err))
 		return
 	}

@@ -18,6 +18,8 @@ const (
 	SelectTag      SelectorKind = "tag"      // a name under refs/tags/
 	SelectCommit   SelectorKind = "commit"   // a full or abbreviated object id
 	SelectRef      SelectorKind = "ref"      // a full ref name, refs/…
+	// SelectCollected is a name that commits of a workspace were collected under.
+	SelectCollected SelectorKind = "collected"
 )
 
 // Selector is what a caller asks for of a repository. The zero value selects
@@ -28,12 +30,12 @@ type Selector struct {
 }
 
 // ParseSelector reads the command-line form: "branch:NAME", "tag:NAME",
-// "commit:OID", "ref:refs/…", or a bare revision.
+// "commit:OID", "ref:refs/…", "collected:NAME", or a bare revision.
 func ParseSelector(s string) (Selector, error) {
 	sel := Selector{Kind: SelectRevision, Value: s}
 	if kind, value, ok := strings.Cut(s, ":"); ok {
 		switch k := SelectorKind(kind); k {
-		case SelectBranch, SelectTag, SelectCommit, SelectRef:
+		case SelectBranch, SelectTag, SelectCommit, SelectRef, SelectCollected:
 			sel = Selector{Kind: k, Value: value}
 		}
 	}
@@ -61,7 +63,7 @@ func (s Selector) Validate() error {
 		return Errorf(CodeSelectorInvalid, op, "the selector %q %s", Printable(s.Value), why)
 	}
 	switch s.Kind {
-	case SelectRevision, SelectBranch, SelectTag, SelectCommit, SelectRef:
+	case SelectRevision, SelectBranch, SelectTag, SelectCommit, SelectRef, SelectCollected:
 	default:
 		return Errorf(CodeSelectorInvalid, op, "%q is no kind of selector", Printable(string(s.Kind)))
 	}

@@ -94,9 +94,16 @@ func (r *Runtime) told(a registry.Allocation, repo policy.RepositoryID) ([]byte,
 	if err != nil {
 		return nil, err
 	}
+	collected, err := r.cache.Collected(repo)
+	if err != nil {
+		return nil, err
+	}
 	var b bytes.Buffer
 	for _, oid := range known {
 		b.WriteString("known " + oid + "\n")
+	}
+	for _, c := range collected {
+		b.WriteString("collected " + c.CommitID + "\n")
 	}
 	return b.Bytes(), nil
 }

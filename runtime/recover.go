@@ -156,6 +156,9 @@ func (r *Runtime) recoverCacheResource(ctx context.Context, res ledger.Resource)
 		if key := res.Attrs["tree"]; key != "" {
 			return r.cache.ReleasePristine(ctx, repo, key, res.Owner)
 		}
+		if name := res.Attrs["collected"]; name != "" {
+			return r.cache.RecoverCollected(ctx, repo, name, res.Attrs["commit"])
+		}
 		return r.cache.Unpin(ctx, repo, res.Attrs["commit"], res.Owner)
 	case ledger.KindWorktreeAdmin:
 		return r.cache.RemoveWorktree(ctx, repo, policy.AllocationID(res.Owner))

@@ -24,6 +24,11 @@ type Service interface {
 	FetchRepository(ctx context.Context, id policy.RepositoryID) (FetchResult, error)
 	RemoveRepository(ctx context.Context, id policy.RepositoryID) error
 	Resolve(ctx context.Context, req ResolveRequest) (ResolveResult, error)
+	ListCollected(ctx context.Context, id policy.RepositoryID) ([]Collected, error)
+	// ExportCollected writes a git bundle of a name's commits to w and returns its
+	// size; with an error what is written is not whole.
+	ExportCollected(ctx context.Context, id policy.RepositoryID, req CollectedRequest, w io.Writer) (int64, error)
+	DropCollected(ctx context.Context, id policy.RepositoryID, req CollectedRequest) error
 
 	// AddPatch stores a git diff for the dirty-state policy patch_artifact.
 	AddPatch(ctx context.Context, req AddPatchRequest) (Patch, error)
@@ -49,6 +54,7 @@ type Service interface {
 	// ExportWorkspace writes a workspace's results to w and returns how many bytes
 	// it wrote; with an error what is written is not whole.
 	ExportWorkspace(ctx context.Context, id policy.AllocationID, req ExportRequest, w io.Writer) (int64, error)
+	CollectWorkspace(ctx context.Context, id policy.AllocationID, req CollectRequest) (Collected, error)
 
 	SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Worker, error)
 	ListWorkers(ctx context.Context, f ListFilter) (WorkerList, error)

@@ -19,7 +19,7 @@ import (
 
 // resultCommands take a workspace's results out.
 func (a *app) resultCommands() []*cobra.Command {
-	return []*cobra.Command{a.wsDiff(), a.wsStatus(), a.wsCommits(), a.wsExport()}
+	return []*cobra.Command{a.wsDiff(), a.wsStatus(), a.wsCommits(), a.wsExport(), a.wsCollect()}
 }
 
 func (a *app) wsDiff() *cobra.Command {
@@ -181,22 +181,7 @@ are not ignored. A file is written whole or not at all.`,
 				export := func(w io.Writer) (int64, error) {
 					return s.ExportWorkspace(cmd.Context(), policy.AllocationID(argv[0]), req, w)
 				}
-				if file == "" || file == "-" {
-					if req.Format != runtime.ExportPatch && term.IsTerminal(int(a.stdout.Fd())) {
-						return usageError{fmt.Errorf("a %s is not for a terminal: name a file with -o", req.Format)}
-					}
-					_, err := export(a.plainOutput())
-					return err
-				}
-				n, err := writeWhole(file, export)
-				if err != nil {
-					return err
-				}
-				if a.json {
-					return a.printJSON(map[string]any{"file": file, "format": req.Format, "bytes": n})
-				}
-				fmt.Fprintf(a.stdout, "%s %s\n", file, size(n))
-				return nil
+				return a.deliver(file, req.Format, export)
 			})
 		},
 	}
@@ -208,6 +193,26 @@ are not ignored. A file is written whole or not at all.`,
 	fl.StringVarP(&file, "output", "o", "", "write to `FILE`, which must not exist")
 	fl.Int64Var(&most, "max-bytes", 0, "fail if it is larger than `N` bytes (default 1 GiB)")
 	return c
+}
+
+// deliver writes an export to a file, or to standard output.
+func (a *app) deliver(file string, format runtime.ExportFormat, export func(io.Writer) (int64, error)) error {
+	if file == "" || file == "-" {
+		if format != runtime.ExportPatch && term.IsTerminal(int(a.stdout.Fd())) {
+			return usageError{fmt.Errorf("a %s is not for a terminal: name a file with -o", format)}
+		}
+		_, err := export(a.plainOutput())
+		return err
+	}
+	n, err := writeWhole(file, export)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"file": file, "format": format, "bytes": n})
+	}
+	fmt.Fprintf(a.stdout, "%s %s\n", file, size(n))
+	return nil
 }
 
 // writeWhole makes a file that must not exist, whole or not at all.
@@ -271,4 +276,98 @@ func (t *tame) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+func (a *app) wsCollect() *cobra.Command {
+	var req runtime.CollectRequest
+	var repo string
+	c := &cobra.Command{
+		Use: "collect ID --as NAME", Short: "Take a workspace's commits into the repository cache, under a name",
+		Long: `Take the commits that a workspace made into the repository cache, where they
+outlive it under a name. Git checks each object (fsck); no configuration, hook or
+attribute of the workspace takes effect. A workspace is made of them with
+REPOSITORY@collected:NAME, and yoi repo export writes them as a git bundle.
+
+A name that is taken moves forward only, unless --force is given.`,
+		Example: "  yoi ws collect --as fix/123 ws-0123456789abcdef\n  yoi ws collect --as fix/123 --uncommitted --force ws-0123456789abcdef",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if req.As == "" {
+				return usageError{errors.New("--as NAME is missing")}
+			}
+			req.RepositoryID = policy.RepositoryID(repo)
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				rec, err := s.CollectWorkspace(cmd.Context(), policy.AllocationID(argv[0]), req)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(rec)
+				}
+				fmt.Fprintf(a.stdout, "%s %s@%s: %s, %s\n", rec.CommitID, rec.RepositoryID, rec.Selector, count(rec.Commits, "commit"), size(rec.Bytes))
+				return nil
+			})
+		},
+	}
+	fl := c.Flags()
+	repositoryFlag(c, &repo)
+	fl.StringVar(&req.As, "as", "", "the `NAME`, like a branch's")
+	fl.StringVar(&req.Revision, "rev", "", "which commit: a `REVISION` in the workspace (default HEAD)")
+	fl.BoolVar(&req.Uncommitted, "uncommitted", false, "make a commit of what is not committed first")
+	fl.BoolVar(&req.Force, "force", false, "let the name leave commits behind that it meant before")
+	fl.Int64Var(&req.MaxBytes, "max-bytes", 0, "fail if the commits are larger than `N` bytes (default 1 GiB)")
+	return c
+}
+
+func (a *app) repoCollected() *cobra.Command {
+	return &cobra.Command{
+		Use: "collected REPOSITORY", Short: "List the commits that were collected from workspaces", Example: "  yoi repo collected app",
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				list, err := s.ListCollected(cmd.Context(), policy.RepositoryID(argv[0]))
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(map[string]any{"items": list})
+				}
+				rows := make([][]string, 0, len(list))
+				for _, c := range list {
+					rows = append(rows, []string{c.Name, short(c.CommitID), fmt.Sprint(c.Commits), size(c.Bytes), ago(c.CollectedAt), string(c.AllocationID)})
+				}
+				return a.table([]string{"NAME", "COMMIT", "COMMITS", "SIZE", "COLLECTED", "WORKSPACE"}, rows)
+			})
+		},
+	}
+}
+
+func (a *app) repoExport() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use: "export REPOSITORY NAME", Short: "Write collected commits as a git bundle, for git fetch",
+		Example: "  yoi repo export -o fix.bundle app fix/123\n  yoi repo export app fix/123 > fix.bundle",
+		Args:    args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				return a.deliver(file, runtime.ExportBundle, func(w io.Writer) (int64, error) {
+					return s.ExportCollected(cmd.Context(), policy.RepositoryID(argv[0]), runtime.CollectedRequest{Name: argv[1]}, w)
+				})
+			})
+		},
+	}
+	c.Flags().StringVarP(&file, "output", "o", "", "write to `FILE`, which must not exist")
+	return c
+}
+
+func (a *app) repoDrop() *cobra.Command {
+	return &cobra.Command{
+		Use: "drop REPOSITORY NAME", Short: "Forget a name for collected commits", Example: "  yoi repo drop app fix/123",
+		Args: args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				return s.DropCollected(cmd.Context(), policy.RepositoryID(argv[0]), runtime.CollectedRequest{Name: argv[1]})
+			})
+		},
+	}
 }

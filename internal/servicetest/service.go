@@ -195,6 +195,27 @@ func (s *Service) WorkspaceCommits(ctx context.Context, id policy.AllocationID, 
 	return answer(s, Commits(), s.enter(ctx, "WorkspaceCommits", string(id), req))
 }
 
+func (s *Service) CollectWorkspace(ctx context.Context, id policy.AllocationID, req runtime.CollectRequest) (runtime.Collected, error) {
+	return Collected()[0], s.enter(ctx, "CollectWorkspace", string(id), req)
+}
+
+func (s *Service) ListCollected(ctx context.Context, id policy.RepositoryID) ([]runtime.Collected, error) {
+	return answer(s, Collected(), s.enter(ctx, "ListCollected", string(id), nil))
+}
+
+func (s *Service) DropCollected(ctx context.Context, id policy.RepositoryID, req runtime.CollectedRequest) error {
+	return s.enter(ctx, "DropCollected", string(id), req)
+}
+
+// ExportCollected serves Logs.
+func (s *Service) ExportCollected(ctx context.Context, id policy.RepositoryID, req runtime.CollectedRequest, w io.Writer) (int64, error) {
+	if err := s.enter(ctx, "ExportCollected", string(id), req); err != nil {
+		return 0, err
+	}
+	n, err := w.Write(s.Logs)
+	return int64(n), err
+}
+
 // ExportWorkspace serves Logs.
 func (s *Service) ExportWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ExportRequest, w io.Writer) (int64, error) {
 	if err := s.enter(ctx, "ExportWorkspace", string(id), req); err != nil {

@@ -170,3 +170,10 @@ func Commits() runtime.CommitsReport {
 		}},
 	}}}
 }
+
+func Collected() []runtime.Collected {
+	return []runtime.Collected{{
+		RepositoryID: Repository, Name: "work/1", Selector: policy.Selector{Kind: policy.SelectCollected, Value: "work/1"},
+		CommitID: Commit, TreeID: Tree, BaseID: Commit, AllocationID: Allocation, Commits: 2, Bytes: 300, CollectedAt: Then,
+	}}
+}

@@ -123,6 +123,13 @@ func (r room) results(t *testing.T) {
 		"patch":   func() error { return r.export(ctx, runtime.ExportPatch) },
 		"bundle":  func() error { return r.export(ctx, runtime.ExportBundle) },
 		"tar":     func() error { return r.export(ctx, runtime.ExportTar) },
+		"collect": func() error {
+			_, err := c.CollectWorkspace(ctx, r.ws, runtime.CollectRequest{As: "evil", Uncommitted: true})
+			if err == nil {
+				err = c.DropCollected(ctx, "small", runtime.CollectedRequest{Name: "evil"})
+			}
+			return err
+		},
 	} {
 		err := ask()
 		if err == nil || errors.Is(err, policy.CodeWorkspaceUnreadable) || errors.Is(err, policy.CodeNothingToCollect) || errors.Is(err, policy.CodeSelectorMissing) {

@@ -23,13 +23,16 @@ type caller struct {
 	place        rig.Place
 }
 
-// callers are the ways to be one, with a strategy of each kind.
-var callers = []struct {
+// callerKind is one of the ways to be a caller.
+type callerKind struct {
 	fs         string
 	uid        int
 	daemons    bool
 	strategies []policy.StrategyName
-}{
+}
+
+// callers are the ways to be one, with a strategy of each kind.
+var callers = []callerKind{
 	{"ext4", 0, false, []policy.StrategyName{policy.StrategyOverlay, policy.StrategyCopy, policy.StrategyGitWorktree}},
 	{"ext4", rig.Ordinary, false, []policy.StrategyName{policy.StrategyOverlay, policy.StrategyCopy}},
 	{"xfs", 0, false, []policy.StrategyName{policy.StrategyReflink}},
@@ -42,9 +45,25 @@ var callers = []struct {
 // eachCaller runs body for each of them, and wants nothing to be left.
 func eachCaller(t *testing.T, body func(t *testing.T, c caller, s policy.StrategyName)) {
 	t.Helper()
+	runCallers(t, callers, body)
+}
+
+// kindsOfCallers is for what does not depend on the strategy: root, an ordinary
+// user and the daemons, with one strategy each.
+func kindsOfCallers(t *testing.T, body func(t *testing.T, c caller, s policy.StrategyName)) {
+	t.Helper()
+	runCallers(t, []callerKind{
+		{"ext4", 0, false, []policy.StrategyName{policy.StrategyOverlay}},
+		{"btrfs", rig.Ordinary, false, []policy.StrategyName{policy.StrategyBtrfsSnapshot}},
+		{"ext4", yoiUser, true, []policy.StrategyName{policy.StrategyGitWorktree}},
+	}, body)
+}
+
+func runCallers(t *testing.T, kinds []callerKind, body func(t *testing.T, c caller, s policy.StrategyName)) {
+	t.Helper()
 	testenv.Root(t)
 	small := repository(t)
-	for _, c := range callers {
+	for _, c := range kinds {
 		p := rig.Place{FS: c.fs, UID: c.uid}
 		name := p.String()
 		if c.daemons {

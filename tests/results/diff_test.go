@@ -79,7 +79,7 @@ func checkFiles(t *testing.T, d runtime.RepositoryDiff) {
 
 // TestStatusAndCommits are the Worker's own view, and only its own commits.
 func TestStatusAndCommits(t *testing.T) {
-	eachCaller(t, func(t *testing.T, c caller, s policy.StrategyName) {
+	kindsOfCallers(t, func(t *testing.T, c caller, s policy.StrategyName) {
 		id := c.create(t, s)
 		var com runtime.CommitsReport
 		c.json(t, &com, "ws", "commits", string(id))

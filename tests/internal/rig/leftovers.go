@@ -52,9 +52,14 @@ func cacheLeftovers(root, repo string) []string {
 		return []string{dir}
 	}
 	var found []string
-	for _, sub := range []string{"holds", "pending", "bare.git/worktrees", "bare.git/refs/yoi/pins"} {
+	for _, sub := range []string{"holds", "pending", "collected", "bare.git/worktrees", "bare.git/refs/yoi/pins", "bare.git/refs/yoi/collected"} {
 		for _, n := range names(filepath.Join(root, dir, sub)) {
 			found = append(found, dir+"/"+sub+"/"+n)
+		}
+	}
+	for _, n := range names(filepath.Join(root, dir)) {
+		if strings.HasPrefix(n, ".quarantine-") {
+			found = append(found, dir+"/"+n)
 		}
 	}
 	trees := filepath.Join(dir, "trees")
