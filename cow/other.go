@@ -76,3 +76,9 @@ func (*Meter) Add(context.Context, *os.File, string) error { return unsupported(
 func LinkMissing(context.Context, *os.File, *os.File, *os.File) error {
 	return unsupported("cow.link_missing")
 }
+
+// QuotaMode knows none on this platform.
+func QuotaMode(*os.File) string { return "" }
+
+// LimitSubvolume is not possible on this platform.
+func LimitSubvolume(*os.File, int64) error { return unsupported("cow.limit") }

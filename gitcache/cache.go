@@ -131,8 +131,8 @@ func exists(path string) bool {
 func diskError(op, message string, err error) error {
 	code := policy.CodeInternal
 	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		code = policy.CodeDiskFull
+	case noSpace(err) != "":
+		code = noSpace(err)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		code = policy.CodeRuntimeRootInvalid
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -149,8 +149,8 @@ func gitFailure(op, message string, err error) error {
 		return err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return policy.Errorf(policy.CodeCanceled, op, "the operation was canceled").Because(err)
-	case noSpace(err):
-		return policy.Errorf(policy.CodeDiskFull, op, "the disk is full").Because(err)
+	case noSpace(err) != "":
+		return policy.Errorf(noSpace(err), op, "%s", fullMessage(noSpace(err))).Because(err)
 	}
 	return policy.Errorf(policy.CodeGitFailed, op, "%s", message).Because(err)
 }

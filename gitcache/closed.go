@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // command is one git process under the closed configuration.
@@ -144,7 +146,7 @@ type gitError struct {
 	Command string
 	Exit    int
 	Stderr  string
-	full    bool // the file system that it wrote to was full right after
+	full    policy.Code // the file system that it wrote to, or a quota, was full right after
 }
 
 func (e *gitError) Error() string {

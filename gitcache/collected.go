@@ -186,8 +186,8 @@ func (r *repo) indexPack(ctx context.Context, q quarantine, pack io.Reader, most
 		return nil
 	case stderrHas(err, "pack exceeds maximum allowed size"):
 		return policy.Errorf(policy.CodeResultTooLarge, opCollect, "the commits are larger than %d bytes", most).Because(err)
-	case noSpace(err):
-		return policy.Errorf(policy.CodeDiskFull, opCollect, "the disk is full").Because(err)
+	case noSpace(err) != "":
+		return policy.Errorf(noSpace(err), opCollect, "%s", fullMessage(noSpace(err))).Because(err)
 	}
 	var ge *gitError
 	if errors.As(err, &ge) {

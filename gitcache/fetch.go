@@ -258,8 +258,8 @@ func (r *repo) fetchError(src Source, partial bool, err error) error {
 	lacks := stderrHas(err, "missing blob", "missing tree", "missing commit", "missing object", "did not send all necessary objects",
 		"unable to read", "bad object", "unable to load root tree", "error: Could not read")
 	switch {
-	case noSpace(err):
-		return refuse(policy.CodeDiskFull, "the disk is full")
+	case noSpace(err) != "":
+		return refuse(noSpace(err), fullMessage(noSpace(err)))
 	case stderrHas(err, "not our ref", "unadvertised object"):
 		return err // fetchCommit names the commit
 	case stderrHas(err, "fsck error", "error in object", "fsck: ", "contains invalid object"):

@@ -162,7 +162,7 @@ func (r *repo) rebuild(ctx context.Context, l *lockFile) error {
 }
 
 func (r *repo) beyondRepair(err error) error {
-	if err == nil || errors.Is(err, policy.CodeDiskFull) || errors.Is(err, policy.CodeCanceled) {
+	if err == nil || errors.Is(err, policy.CodeDiskFull) || errors.Is(err, policy.CodeQuotaExceeded) || errors.Is(err, policy.CodeCanceled) {
 		return err
 	}
 	return policy.Errorf(policy.CodeCacheCorrupt, opPristine, "the mirror of %s is damaged and could not be rebuilt", r.id).Because(err)

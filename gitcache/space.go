@@ -7,20 +7,38 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
 )
 
-// noSpace recognizes a full disk.
-func noSpace(err error) bool {
+// noSpace recognizes a full disk and a quota that is used up; "" is neither.
+func noSpace(err error) policy.Code {
 	var ge *gitError
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) ||
-		errors.As(err, &ge) && (ge.full || stderrHas(err, "No space left on device", "Disk quota exceeded"))
+	isGit := errors.As(err, &ge)
+	switch {
+	case errors.Is(err, unix.EDQUOT), isGit && stderrHas(err, "Disk quota exceeded"):
+		return policy.CodeQuotaExceeded
+	case errors.Is(err, unix.ENOSPC), isGit && stderrHas(err, "No space left on device"):
+		return policy.CodeDiskFull
+	case isGit:
+		return ge.full
+	}
+	return ""
+}
+
+// fullMessage says it in words.
+func fullMessage(c policy.Code) string {
+	if c == policy.CodeQuotaExceeded {
+		return "the disk quota is used up"
+	}
+	return "the disk is full"
 }
 
 // diskFull asks the file system why git failed, for git does not always say:
 // of a write(2) that fails during a checkout it reports "unable to write file"
 // and the name alone. The unfinished file is removed by then, so there may be
 // room again for something smaller.
-func (c *Cache) diskFull(cmd command, stderr string) bool {
+func (c *Cache) diskFull(cmd command, stderr string) policy.Code {
 	dir := cmd.target
 	if dir == "" {
 		dir = c.dir
@@ -28,19 +46,24 @@ func (c *Cache) diskFull(cmd command, stderr string) bool {
 	const little = 128 << 10
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) == nil && (st.Bavail*uint64(st.Bsize) < little || (st.Files > 0 && st.Ffree == 0)) {
-		return true
+		return policy.CodeDiskFull
 	}
 	if !cmd.writes {
-		return false
+		return ""
 	}
 	// btrfs counts space that it cannot give, and a quota is not in statfs(2).
 	switch err := tryWrite(dir, 64<<10); {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return true
+	case errors.Is(err, unix.EDQUOT):
+		return policy.CodeQuotaExceeded
+	case errors.Is(err, unix.ENOSPC):
+		return policy.CodeDiskFull
 	case err != nil && !errors.Is(err, unix.EOPNOTSUPP):
-		return false // a disk that fails in another way
+		return "" // a disk that fails in another way
 	}
-	return strings.Contains(stderr, "unable to write file ")
+	if strings.Contains(stderr, "unable to write file ") {
+		return policy.CodeDiskFull
+	}
+	return ""
 }
 
 // tryWrite writes n bytes to an unnamed file in dir, open(2) O_TMPFILE: there is

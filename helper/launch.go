@@ -88,6 +88,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		return nil, err
 	}
 	req.caches, a.req.caches = uses, uses
+	if err := l.countBase(ctx, req.AllocationID); err != nil {
+		return nil, err
+	}
 	recorded := make(chan error, 1)
 	go func() { recorded <- a.intend(ctx) }()
 	plan, network, err := a.traceless(ctx)

@@ -31,6 +31,9 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 	if l.privileged {
 		l.networks.prepare(1) // a Worker is likely to follow
 	}
+	if res.Quota, err = l.planQuota(req, res.Repositories); err != nil {
+		return res, err
+	}
 	top := newResource(ledger.KindDirectory, req.AllocationID, rootdir.Workspace(req.AllocationID))
 	intents := []ledger.Resource{top}
 	for i, t := range res.Repositories {
@@ -59,6 +62,7 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (MaterializeResult, []cow.Strategy, error) {
 	res := MaterializeResult{Repositories: append([]RepositoryTree(nil), req.Repositories...)}
 	plan := make([]cow.Strategy, len(req.Repositories))
+	limited := req.Quota.Bytes > 0 && l.limitsSubvolumes()
 	cached := slices.ContainsFunc(req.Repositories, func(t RepositoryTree) bool { return len(t.Caches) > 0 })
 	for i := range res.Repositories {
 		t := &res.Repositories[i]
@@ -70,10 +74,11 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 		if err != nil {
 			return res, nil, err
 		}
-		if cached && (t.Strategy == policy.StrategyAuto || t.Strategy == "") {
-			// A cache is a layer below the tree, for nothing; a snapshot cannot have one.
+		if (cached || limited) && (t.Strategy == policy.StrategyAuto || t.Strategy == "") {
+			// A snapshot is a subvolume of its own: it can have no layer below, and is
+			// outside its workspace's limit.
 			if s, _, err := table.Choose(policy.StrategyOverlay); err == nil {
-				t.Strategy, res.Reason, plan[i] = s.Name(), "auto chose overlay: shared dependency caches are layers below the tree", s
+				t.Strategy, res.Reason, plan[i] = s.Name(), "auto chose overlay: a snapshot has neither shared caches below it nor its workspace's disk limit", s
 				continue
 			}
 		}
@@ -95,7 +100,7 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Strategy, res *MaterializeResult, topID string) error {
 	const op = "helper.materialize"
 	id := req.AllocationID
-	top, err := l.root.Mkdir(rootdir.Workspace(id), 0o700)
+	top, err := l.makeTop(id, res.Quota, req.Quota)
 	if errors.Is(err, fs.ErrExist) {
 		return policy.Errorf(policy.CodeConflict, op, "the execution workspace %s exists already", id)
 	}
@@ -103,8 +108,15 @@ func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Str
 		return diskError(op, err)
 	}
 	defer top.Close()
-	if err := l.ledger.Done(topID, identify(top)); err != nil {
-		return err
+	if res.Quota.Bytes != policy.QuotaBtrfs { // a subvolume's numbers are others after each mount
+		if err := l.ledger.Done(topID, identify(top)); err != nil {
+			return err
+		}
+	}
+	if req.Quota != (policy.Quota{}) {
+		if err := l.writeQuota(id, quotaRecord{Quota: req.Quota, QuotaEvidence: res.Quota}); err != nil {
+			return err
+		}
 	}
 	dirs := make(map[string]*os.File, 4)
 	for _, name := range []string{"root", "mounts", "scratch", "index"} {

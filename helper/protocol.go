@@ -112,10 +112,15 @@ type MaterializeRequest struct {
 	BuildCache policy.WorkspaceID `json:"build_cache,omitempty"`
 	// Image is what the allocation's Workers will have as their root, nil for none.
 	Image *ImageRoot `json:"image,omitempty"`
+	// Quota bounds the allocation's disk.
+	Quota policy.Quota `json:"quota,omitzero"`
 }
 
 func (r MaterializeRequest) validate() error {
 	if err := policy.CheckID("allocation", string(r.AllocationID)); err != nil {
+		return err
+	}
+	if err := r.Quota.Validate(); err != nil {
 		return err
 	}
 	if r.BuildCache != "" {
@@ -137,6 +142,8 @@ type MaterializeResult struct {
 	Files        int64               `json:"files"`
 	Bytes        int64               `json:"bytes"`
 	Warnings     []policy.Diagnostic `json:"warnings,omitempty"`
+	// Quota says how the quota is held.
+	Quota policy.QuotaEvidence `json:"quota,omitzero"`
 	// Caches are the shared caches that the allocation uses.
 	Caches []policy.CacheUse `json:"caches,omitempty"`
 }

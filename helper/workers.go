@@ -29,6 +29,7 @@ type worker struct {
 	allocation policy.AllocationID
 	transient  bool
 	killed     atomic.Bool // by Kill: PID 1 had no time for a record
+	exceeded   atomic.Pointer[string]
 	pidfd      *os.File
 	teardown   []*os.File
 	workDirs   []string
@@ -99,6 +100,7 @@ func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource
 	l.mu.Lock()
 	l.workers[w.id] = w
 	l.mu.Unlock()
+	l.guardQuota(w)
 	go func() {
 		o, err := p.Wait(context.Background())
 		l.finish(w, o, err, rs)
@@ -126,6 +128,9 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 	}
 	if o.Lost && w.killed.Load() {
 		o.Lost, o.Signal, o.ExitCode, o.EndedAt = false, int(unix.SIGKILL), 128+int(unix.SIGKILL), time.Now()
+	}
+	if over := w.exceeded.Load(); over != nil && o.Signal == int(unix.SIGKILL) {
+		o.Exceeded = *over
 	}
 	w.outcome, w.err = o, err
 	l.mu.Lock()
@@ -214,6 +219,9 @@ func (l *Local) recorded(ctx context.Context, id policy.WorkerID) (nsexec.Outcom
 	defer f.Close()
 	o, ok, err := nsexec.ReadOutcome(f)
 	if err != nil || !ok {
+		if over := l.exceededBy(id); over != "" { // killed, so that there was no time for a record
+			return nsexec.Outcome{Signal: int(unix.SIGKILL), ExitCode: 128 + int(unix.SIGKILL), Exceeded: over, EndedAt: time.Now()}, nil
+		}
 		return nsexec.Outcome{Lost: true}, nil
 	}
 	return o, nil
@@ -400,6 +408,7 @@ func (l *Local) adopt(r ledger.Resource, pidfd *os.File, rs []ledger.Resource) p
 	l.mu.Lock()
 	l.workers[id] = w
 	l.mu.Unlock()
+	l.guardQuota(w)
 	go func() {
 		waitPidfd(pidfd)
 		o, err := l.recorded(context.Background(), id)

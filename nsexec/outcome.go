@@ -21,6 +21,9 @@ type Outcome struct {
 	// Lost: PID 1 ended without an outcome record, because it was killed from
 	// outside or its launcher died.
 	Lost bool
+	// Exceeded is never set here: whoever holds the workspace's quota says which
+	// bound of it ended the Worker.
+	Exceeded string
 	// UserTime, SystemTime and MaxRSS are of the Worker's process and those of its
 	// descendants that were waited for (getrusage(2)).
 	UserTime   time.Duration

@@ -88,36 +88,3 @@ type CacheUse struct {
 	// Warm says that the directory was filled from the cache.
 	Warm bool `json:"warm"`
 }
-
-// Quota bounds the disk of one workspace. Zero means no bound.
-type Quota struct {
-	// Bytes are those that the workspace shares with nothing else.
-	Bytes int64 `json:"disk_bytes,omitempty"`
-	// Inodes are files, directories and links beyond those of its trees.
-	Inodes int64 `json:"inodes,omitempty"`
-	// Hard demands that the file system itself refuses what is beyond. Without it
-	// a file system that cannot is measured while the Worker runs.
-	Hard bool `json:"hard,omitempty"`
-}
-
-// QuotaEnforcement is how a quota is held.
-type QuotaEnforcement string
-
-const (
-	QuotaBtrfs    QuotaEnforcement = "btrfs_qgroup" // the kernel refuses the write, EDQUOT
-	QuotaMeasured QuotaEnforcement = "measured"     // measured now and then; exceeding stops the Worker
-)
-
-// Validate refuses bounds under which nothing would run.
-func (q Quota) Validate() error {
-	const op = "policy.quota"
-	switch {
-	case q.Bytes < 0 || q.Bytes > 1<<60 || (q.Bytes > 0 && q.Bytes < 64<<10):
-		return Errorf(CodePolicyInvalid, op, "a quota of %d bytes is not between 64 KiB and 1 EiB", q.Bytes)
-	case q.Inodes < 0 || q.Inodes > 1<<40 || (q.Inodes > 0 && q.Inodes < 16):
-		return Errorf(CodePolicyInvalid, op, "a quota of %d inodes is less than 16 or too large", q.Inodes)
-	case q.Hard && q.Bytes == 0 && q.Inodes == 0:
-		return Errorf(CodePolicyInvalid, op, "a hard quota names neither bytes nor inodes")
-	}
-	return nil
-}

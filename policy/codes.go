@@ -78,6 +78,7 @@ const (
 	CodeAttributesDropped   Code = "attributes_dropped"
 	CodeDiskFull            Code = "disk_full"
 	CodeQuotaExceeded       Code = "quota_exceeded"
+	CodeQuotaUnsupported    Code = "quota_unsupported"
 	CodeCopyFailed          Code = "copy_failed"
 	CodeSourceChanged       Code = "source_changed"
 	CodeDirectMountInUse    Code = "direct_mount_in_use"
@@ -234,6 +235,7 @@ var catalog = []Info{
 	{CodeAttributesDropped, 200, "Some extended attributes were left out", "Put the Runtime root on a file system with extended attributes and ACLs."},
 	{CodeDiskFull, 507, "The disk is full", "Free space with yoi gc, or move the Runtime root."},
 	{CodeQuotaExceeded, 507, "A quota is used up", "Remove workspaces, or raise the quota."},
+	{CodeQuotaUnsupported, 422, "The quota cannot be enforced by the file system", "Leave out --hard-quota to have it measured, or use btrfs with quotas on (btrfs quota enable) and a privileged helper."},
 	{CodeCopyFailed, 500, "Copying the tree failed", "Run again with -v to see which file."},
 	{CodeSourceChanged, 409, "The source changed while it was read", "Stop what writes to it and try again."},
 	{CodeDirectMountInUse, 409, "The directory is mounted into another Worker already", "Wait for that Worker, or use a materialized workspace."},

@@ -24,6 +24,9 @@ func (c *creation) checkShared() error {
 	if c.strategy != policy.StrategyDirect {
 		return nil
 	}
+	if c.sandbox.Quota == c.r.config.quota() {
+		c.sandbox.Quota = policy.Quota{} // nobody asked for it
+	}
 	shared := c.sandbox.BuildCache || c.sandbox.PublishCaches || c.sandbox.Quota != (policy.Quota{})
 	for i := range c.repos {
 		shared = shared || len(c.repos[i].caches) > 0

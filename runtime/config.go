@@ -23,6 +23,10 @@ type Config struct {
 		Seccomp  string `toml:"seccomp"`
 		// Root is system, minimal or image:NAME.
 		Root string `toml:"root"`
+		// Disk is a size such as "2G", Inodes a number; both are of one workspace.
+		Disk      string `toml:"disk"`
+		Inodes    int64  `toml:"inodes"`
+		HardQuota bool   `toml:"hard_quota"`
 	} `toml:"defaults"`
 	Cache struct {
 		// MaxBytes is what gc leaves of pristine trees that nobody uses.
@@ -118,9 +122,26 @@ func ParseConfig(b []byte) (Config, error) {
 	return c, c.pool().Validate()
 }
 
+// quota is the default of every workspace. Its settings have been checked.
+func (c Config) quota() policy.Quota {
+	q := policy.Quota{Inodes: c.Defaults.Inodes, Hard: c.Defaults.HardQuota}
+	if n, err := policy.ParseSize(c.Defaults.Disk); err == nil {
+		q.Bytes = int64(n)
+	}
+	return q
+}
+
 // checkShared checks what concerns the shared caches and fills in its defaults.
 func (c *Config) checkShared() error {
 	const op = "runtime.config"
+	if c.Defaults.Disk != "" {
+		if n, err := policy.ParseSize(c.Defaults.Disk); err != nil || n > 1<<60 {
+			return policy.Errorf(policy.CodeConfigInvalid, op, "defaults.disk: %q is not a size such as 500M or 2G", policy.Printable(c.Defaults.Disk))
+		}
+	}
+	if err := c.quota().Validate(); err != nil {
+		return policy.Errorf(policy.CodeConfigInvalid, op, "defaults: %s", policy.AsDiagnostic(err).Message)
+	}
 	for _, f := range []struct {
 		name  string
 		value *int64

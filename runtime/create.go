@@ -280,6 +280,7 @@ func (c *creation) materialize(ctx context.Context) (err error) {
 	if c.sandbox.BuildCache {
 		req.BuildCache = c.workspace
 	}
+	req.Quota = c.sandbox.Quota
 	c.made, err = c.r.helper.Materialize(ctx, req)
 	if err != nil {
 		return err
@@ -458,7 +459,7 @@ func (r *Runtime) newEvidence(a registry.Allocation, c *creation) (Evidence, err
 		DirtyState: a.DirtyStatePolicy, Changes: c.dirtyStates, SandboxPolicy: p, SandboxDigest: a.SandboxPolicy.Digest(),
 		SeccompDigest: digest(filter), RootImage: rootImage(a), Cleanup: a.CleanupPolicy, Ancestor: a.Ancestor, CreatedAt: a.CreatedAt,
 		Files: c.made.Files, Bytes: c.made.Bytes, Timings: c.timings, Diagnostics: a.Diagnostics,
-		Caches: c.made.Caches,
+		Caches: c.made.Caches, Quota: c.made.Quota,
 	}, nil
 }
 
@@ -553,6 +554,9 @@ func (r *Runtime) sandboxDefaults(p policy.SandboxPolicy) policy.SandboxPolicy {
 	}
 	if p.Root == "" {
 		p.Root = policy.RootProfile(r.config.Defaults.Root)
+	}
+	if p.Quota == (policy.Quota{}) {
+		p.Quota = r.config.quota()
 	}
 	return p.Normalize()
 }

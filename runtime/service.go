@@ -283,6 +283,8 @@ type Evidence struct {
 	Timings        map[string]time.Duration `json:"timings_ns"`
 	Workers        []Worker                 `json:"workers,omitempty"`
 	Diagnostics    []policy.Diagnostic      `json:"diagnostics,omitempty"`
+	// Quota says how the policy's quota is held.
+	Quota policy.QuotaEvidence `json:"quota,omitzero"`
 	// Caches are the shared caches that the workspace began with, or would have.
 	Caches []policy.CacheUse `json:"caches,omitempty"`
 }

@@ -230,7 +230,7 @@ func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {
 		end = now
 	}
 	out := registry.Outcome{
-		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost,
+		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost, Exceeded: o.Exceeded,
 		UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
 	}
 	if !started.IsZero() && end.After(started) {

@@ -123,7 +123,7 @@ itself, and changes nothing; what repacking saves cannot be foretold.`,
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if keep != "" {
-				n, err := parseSize(keep)
+				n, err := policy.ParseSize(keep)
 				if err != nil || int64(n) < 0 {
 					return usageError{fmt.Errorf("--keep-cache %q is not a size such as 500M or 5G", keep)}
 				}

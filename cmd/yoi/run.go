@@ -104,6 +104,9 @@ func (a *app) run(cmd *cobra.Command, f runFlags, argv []string) error {
 // the command, and the name of what was kept.
 func (a *app) printRun(f runFlags, res runtime.RunResult) {
 	for _, w := range res.Evidence.Workers {
+		if w.Outcome != nil && w.Outcome.Exceeded != "" {
+			fmt.Fprintf(a.stderr, "yoi: the command was ended by its quota: %s\n", policy.Printable(w.Outcome.Exceeded))
+		}
 		if w.Outcome != nil && w.Outcome.TimedOut {
 			fmt.Fprintf(a.stderr, "yoi: the command was ended by --timeout %s\n", f.timeout)
 		}
@@ -203,15 +206,15 @@ func parseLimits(list []string) (l policy.Limits, err error) {
 		}
 		switch name {
 		case "open_files":
-			l.OpenFiles, err = parseSize(v)
+			l.OpenFiles, err = policy.ParseSize(v)
 		case "processes":
-			l.Processes, err = parseSize(v)
+			l.Processes, err = policy.ParseSize(v)
 		case "file_size":
-			l.FileSize, err = parseSize(v)
+			l.FileSize, err = policy.ParseSize(v)
 		case "address_space":
-			l.AddressSpace, err = parseSize(v)
+			l.AddressSpace, err = policy.ParseSize(v)
 		case "stack_size":
-			l.StackSize, err = parseSize(v)
+			l.StackSize, err = policy.ParseSize(v)
 		case "cpu_time":
 			l.CPUTime, err = time.ParseDuration(v)
 		case "nice":
@@ -226,31 +229,6 @@ func parseLimits(list []string) (l policy.Limits, err error) {
 		}
 	}
 	return l, nil
-}
-
-func parseSize(s string) (uint64, error) {
-	shift := 0
-	if n := len(s); n > 0 {
-		switch s[n-1] {
-		case 'K', 'k':
-			shift = 10
-		case 'M', 'm':
-			shift = 20
-		case 'G', 'g':
-			shift = 30
-		}
-		if shift > 0 {
-			s = s[:n-1]
-		}
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		return 0, errors.New("it is not a number")
-	}
-	if n<<shift>>shift != n {
-		return 0, errors.New("it is too large")
-	}
-	return n << shift, nil
 }
 
 // progress shows slow work on one line of a terminal.

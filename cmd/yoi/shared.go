@@ -34,7 +34,7 @@ func (f *sharedFlags) apply(p *policy.SandboxPolicy) ([]policy.DependencyCache, 
 	p.BuildCache, p.PublishCaches = f.buildCache, f.publish
 	p.Quota = policy.Quota{Inodes: f.inodes, Hard: f.hard}
 	if f.disk != "" {
-		n, err := parseSize(f.disk)
+		n, err := policy.ParseSize(f.disk)
 		if err != nil || int64(n) < 0 {
 			return nil, usageError{fmt.Errorf("--disk %q is not a size such as 500M or 2G", f.disk)}
 		}

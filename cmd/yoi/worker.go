@@ -86,6 +86,8 @@ func outcome(o *runtime.Outcome) string {
 		return "time limit"
 	case o.OOMKilled:
 		return "out of memory"
+	case o.Exceeded != "":
+		return o.Signal + ", quota exceeded: " + o.Exceeded
 	case o.Signal != "":
 		return o.Signal
 	}

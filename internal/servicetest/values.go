@@ -78,7 +78,7 @@ func WorkerRecord() runtime.Worker {
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
 		Protections: &policy.Protections{LandlockABI: 7},
 		Outcome: &runtime.Outcome{
-			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true,
+			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true, Exceeded: "disk_bytes",
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
 			Work: []runtime.Work{{
 				RepositoryID: "app", Head: strings.Repeat("a", 40), CommitCount: 1, Commits: []string{strings.Repeat("a", 40)},
@@ -102,6 +102,7 @@ func Evidence() runtime.Evidence {
 		Cleanup: policy.CleanupPolicy{Mode: policy.RemoveOnStop}, Ancestor: "ws-1111111111111111", CreatedAt: Then,
 		Files: 10, Bytes: 1000, Timings: map[string]time.Duration{"materialize": time.Millisecond},
 		Workers: []runtime.Worker{WorkerRecord()}, Diagnostics: []policy.Diagnostic{warning()},
+		Quota:  policy.QuotaEvidence{Bytes: policy.QuotaBtrfs, Inodes: policy.QuotaMeasured},
 		Caches: []policy.CacheUse{{RepositoryID: Repository, Path: "node_modules", Key: []string{"package-lock.json"}, Digest: "33", Warm: true}},
 	}
 }

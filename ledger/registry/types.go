@@ -101,12 +101,15 @@ const (
 
 // Outcome is how a Worker ended. ExitCode is 128+number for a signal.
 type Outcome struct {
-	ExitCode   int           `json:"exit_code"`
-	Signal     string        `json:"signal,omitempty"` // "SIGKILL"
-	CoreDumped bool          `json:"core_dumped,omitempty"`
-	TimedOut   bool          `json:"timed_out,omitempty"`
-	OOMKilled  bool          `json:"oom_killed,omitempty"`
-	Lost       bool          `json:"lost,omitempty"`
+	ExitCode   int    `json:"exit_code"`
+	Signal     string `json:"signal,omitempty"` // "SIGKILL"
+	CoreDumped bool   `json:"core_dumped,omitempty"`
+	TimedOut   bool   `json:"timed_out,omitempty"`
+	OOMKilled  bool   `json:"oom_killed,omitempty"`
+	Lost       bool   `json:"lost,omitempty"`
+	// Exceeded is the bound of the workspace's quota that ended the Worker:
+	// disk_bytes, inodes, or unmeasurable for a tree that hid what it holds.
+	Exceeded   string        `json:"quota_exceeded,omitempty"`
 	UserTime   time.Duration `json:"user_time_ns"`
 	SystemTime time.Duration `json:"system_time_ns"`
 	// MaxRSS is never below the launcher's own resident size: exec(2) keeps the

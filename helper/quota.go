@@ -1,0 +1,235 @@
+package helper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// A quota is held by the file system where it can: on btrfs with quotas on, the
+// allocation's directory is a subvolume with a limit. Elsewhere a Worker's
+// allocation is measured now and then, by the process that started the Worker or
+// has adopted it, and a Worker that exceeds it is killed.
+
+// quotaRecord is execution-workspaces/<id>/quota.json, for processes that adopt a
+// Worker. No Worker can reach it.
+type quotaRecord struct {
+	policy.Quota
+	policy.QuotaEvidence
+	// Base are the inodes before the first Worker, 0 while they are not counted.
+	Base int64 `json:"base_inodes,omitempty"`
+}
+
+func quotaFile(id policy.AllocationID) string { return rootdir.Workspace(id) + "/quota.json" }
+
+// exceededFile says, in a Worker's directory, which bound ended it.
+func exceededFile(id policy.WorkerID) string { return rootdir.Worker(id) + "/metadata/exceeded" }
+
+const (
+	// A measurement costs a walk, so the next comes after tenfold its time.
+	firstMeasure   = 200 * time.Millisecond
+	longestMeasure = 30 * time.Second
+	// mostPartial is how often in a row a tree may not be wholly readable: a Worker
+	// that hides what it writes is stopped, one that just passes by such a state not.
+	mostPartial = 5
+	// partialTree is what exceededFile says of one that could not be measured.
+	partialTree = "unmeasurable"
+)
+
+// planQuota settles how an allocation's quota is held, before anything is made.
+func (l *Local) planQuota(req MaterializeRequest, trees []RepositoryTree) (policy.QuotaEvidence, error) {
+	var ev policy.QuotaEvidence
+	q := req.Quota
+	if q.Bytes > 0 {
+		ev.Bytes = policy.QuotaMeasured
+		if l.limitsSubvolumes() && !snapshots(trees) {
+			ev.Bytes = policy.QuotaBtrfs
+		}
+	}
+	if q.Inodes > 0 {
+		ev.Inodes = policy.QuotaMeasured // no file system here limits a tree's inodes
+	}
+	if !q.Hard || (ev.Bytes != policy.QuotaMeasured && ev.Inodes != policy.QuotaMeasured) {
+		return ev, nil
+	}
+	what := "bytes of the disk"
+	if ev.Inodes == policy.QuotaMeasured {
+		what = "inodes"
+	}
+	d := policy.Errorf(policy.CodeQuotaUnsupported, "helper.quota", "nothing here enforces a limit on a workspace's %s", what)
+	if snapshots(trees) {
+		d.WithHint("Use --strategy overlay: a snapshot is a subvolume beside the workspace's own.")
+	}
+	return ev, d
+}
+
+func (l *Local) limitsSubvolumes() bool { return l.privileged && cow.QuotaMode(l.root.Dir) != "" }
+
+func snapshots(trees []RepositoryTree) bool {
+	for _, t := range trees {
+		if t.Strategy == policy.StrategyBtrfsSnapshot {
+			return true
+		}
+	}
+	return false
+}
+
+// makeTop makes an allocation's directory: a subvolume where a limit is to be set.
+func (l *Local) makeTop(id policy.AllocationID, ev policy.QuotaEvidence, q policy.Quota) (*os.File, error) {
+	if ev.Bytes != policy.QuotaBtrfs {
+		return l.root.Mkdir(rootdir.Workspace(id), 0o700)
+	}
+	parent, err := l.root.OpenDir(rootdir.Workspaces)
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	if err := cow.MakeTop(parent, string(id)); err != nil {
+		return nil, err
+	}
+	top, err := l.root.OpenDir(rootdir.Workspace(id))
+	if err == nil {
+		err = top.Chown(l.root.UID, l.root.GID)
+	}
+	if err == nil {
+		err = cow.LimitSubvolume(top, q.Bytes)
+	}
+	if err != nil && top != nil {
+		top.Close()
+		top = nil
+	}
+	return top, err
+}
+
+func (l *Local) writeQuota(id policy.AllocationID, r quotaRecord) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return policy.AsDiagnostic(err)
+	}
+	return diskError("helper.quota", l.root.WriteFile(quotaFile(id), append(b, '\n'), 0o600))
+}
+
+// quotaOf is an allocation's quota; a zero one where there is none.
+func (l *Local) quotaOf(id policy.AllocationID) (quotaRecord, error) {
+	var r quotaRecord
+	b, err := l.root.ReadFile(quotaFile(id), 4096)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		return r, policy.Errorf(policy.CodeInternal, "helper.quota", "the quota of %s cannot be read", id).Because(err)
+	}
+	return r, nil
+}
+
+// countBase counts the inodes of an allocation that no Worker has touched yet:
+// only those beyond count.
+func (l *Local) countBase(ctx context.Context, id policy.AllocationID) error {
+	r, err := l.quotaOf(id)
+	if err != nil || r.Quota.Inodes == 0 || r.Base > 0 {
+		return err
+	}
+	u, err := l.Usage(ctx, id)
+	if err != nil {
+		return err
+	}
+	r.Base = u.Inodes
+	return l.writeQuota(id, r)
+}
+
+// guardQuota measures a Worker's allocation until the Worker ends, if its quota is
+// held that way.
+func (l *Local) guardQuota(w *worker) {
+	if w.transient {
+		return // the Runtime's own, on a workspace mounted read-only
+	}
+	r, err := l.quotaOf(w.allocation)
+	if err != nil {
+		l.log.Error("a quota is not held", "worker", w.id, "error", err)
+		return
+	}
+	if r.QuotaEvidence.Bytes != policy.QuotaMeasured && r.QuotaEvidence.Inodes != policy.QuotaMeasured {
+		return
+	}
+	go l.measure(w, r)
+}
+
+func (l *Local) measure(w *worker, r quotaRecord) {
+	partial := 0
+	for pause := firstMeasure; ; {
+		began := time.Now()
+		u, err := l.Usage(context.Background(), w.allocation)
+		if err != nil {
+			l.log.Warn("a workspace cannot be measured", "worker", w.id, "error", err)
+			u.Partial = true
+		}
+		if partial++; !u.Partial {
+			partial = 0
+		}
+		over := r.exceeded(u)
+		if over == "" && partial >= mostPartial {
+			over = partialTree
+		}
+		if over != "" {
+			l.stopExceeding(w, over)
+			return
+		}
+		pause = min(max(firstMeasure, 10*time.Since(began)), longestMeasure)
+		select {
+		case <-w.done:
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// exceeded names the bound that a measurement is over, "" for none.
+func (r quotaRecord) exceeded(u UsageResult) string {
+	switch {
+	case r.QuotaEvidence.Bytes == policy.QuotaMeasured && u.Exclusive > r.Quota.Bytes:
+		return "disk_bytes"
+	case r.QuotaEvidence.Inodes == policy.QuotaMeasured && u.Inodes-r.Base > r.Quota.Inodes:
+		return "inodes"
+	}
+	return ""
+}
+
+// stopExceeding kills a Worker. Why is written down first: whoever asks for its
+// outcome later may be another process.
+func (l *Local) stopExceeding(w *worker, over string) {
+	f, err := l.root.OpenFile(exceededFile(w.id), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
+	if err == nil {
+		_, err = f.WriteString(over)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil { // a full disk is a reason to stop it all the more
+		l.log.Warn("why a worker is stopped cannot be written down", "worker", w.id, "error", err)
+	}
+	w.exceeded.Store(&over)
+	l.log.Info("worker stopped: its workspace exceeds its quota", "worker", w.id, "quota", over)
+	if err := l.Kill(context.Background(), w.id); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+		l.log.Error("a worker that exceeds its quota cannot be stopped", "worker", w.id, "error", err)
+	}
+}
+
+// exceededBy reads which bound ended a Worker that another process may have
+// watched, "" for none.
+func (l *Local) exceededBy(id policy.WorkerID) string {
+	b, err := l.root.ReadFile(exceededFile(id), 64)
+	if err != nil {
+		return ""
+	}
+	return policy.Printable(string(b))
+}

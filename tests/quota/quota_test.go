@@ -1,0 +1,185 @@
+package quota
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
+)
+
+// enableQuota switches btrfs' quotas on: "qgroup" or "squota".
+func enableQuota(t *testing.T, dir, mode string) {
+	t.Helper()
+	a := struct{ cmd, status uint64 }{cmd: map[string]uint64{"qgroup": 1, "squota": 4}[mode]} // BTRFS_QUOTA_CTL_ENABLE…
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0xc0109428, uintptr(unsafe.Pointer(&a))) // BTRFS_IOC_QUOTA_CTL
+	if e == unix.EINVAL && mode == "squota" {
+		testenv.MissingKernelFeature(t, "btrfs simple quotas", "Linux 6.7")
+	}
+	if e != 0 {
+		t.Fatal(e)
+	}
+}
+
+func evidence(t *testing.T, r rig.Result) runtime.Evidence {
+	t.Helper()
+	var ev runtime.Evidence
+	r.JSON(t, &ev)
+	return ev
+}
+
+// TestHard: on a btrfs with quotas on, the kernel refuses what is beyond; the
+// command sees EDQUOT, goes on, and nothing is left.
+func TestHard(t *testing.T) {
+	testenv.Root(t)
+	small := testenv.RepoSmall(t)
+	for _, mode := range []string{"qgroup", "squota"} {
+		t.Run(mode, func(t *testing.T) {
+			p := rig.NewPlace(t, "btrfs", 0)
+			enableQuota(t, p.Dir, mode)
+			repo := p.Give(t, small).Dir
+			y := p.Yoi(t)
+			machine := rig.Before(t)
+			run := func(more ...string) rig.Result {
+				return y.Run(t, append([]string{"run", "--json", "--repo", repo, "--disk", "4M", "--hard-quota"}, more...)...)
+			}
+			for _, s := range []policy.StrategyName{policy.StrategyAuto, policy.StrategyReflink, policy.StrategyOverlay} {
+				r := run("--strategy", string(s), "--", "sh", "-c", "git status >/dev/null; head -c 2000000 /dev/urandom >f && sync f && head -c 8000000 /dev/urandom >/scratch/g; echo $? >&2; rm f").Want(t, 0)
+				ev := evidence(t, r)
+				if ev.Quota.Bytes != policy.QuotaBtrfs || !strings.Contains(r.Stderr, "quota exceeded") {
+					t.Errorf("%s: held by %q\n%s", s, ev.Quota.Bytes, r.Stderr)
+				}
+				rig.Clean(t, y.Root)
+			}
+			// A snapshot lies outside its workspace's subvolume: by name it is refused, not
+			// silently unlimited, and without --hard-quota measured.
+			run("--strategy", "btrfs_snapshot", "--", "true").Refused(t, 125, policy.CodeQuotaUnsupported)
+			ev := evidence(t, y.Run(t, "run", "--json", "--repo", repo, "--disk", "4M", "--strategy", "btrfs_snapshot", "--", "true").Want(t, 0))
+			if ev.Quota.Bytes != policy.QuotaMeasured {
+				t.Errorf("a snapshot's quota is held by %q", ev.Quota.Bytes)
+			}
+			run("--inodes", "100", "--", "true").Refused(t, 125, policy.CodeQuotaUnsupported)
+			rig.Clean(t, y.Root)
+			machine.Unchanged(t)
+		})
+	}
+}
+
+// TestFullQuotaWhileMaking: a tree that does not fit is a diagnostic, and nothing
+// half-made is left.
+func TestFullQuotaWhileMaking(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "btrfs", 0)
+	enableQuota(t, p.Dir, "qgroup")
+	repo := p.Give(t, testenv.RepoSmall(t))
+	if err := os.WriteFile(filepath.Join(repo.Dir, "big"), []byte(strings.Repeat("0123456789abcdef", 1<<16)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	repo.Git(t, "add", ".")
+	repo.Git(t, "commit", "-q", "-m", "big")
+	y := p.Yoi(t)
+	y.Run(t, "run", "--repo", repo.Dir, "--strategy", "git_worktree", "--disk", "256K", "--", "true").Refused(t, 125, policy.CodeQuotaExceeded)
+	rig.Clean(t, y.Root)
+	y.OK(t, "run", "--repo", repo.Dir, "--strategy", "git_worktree", "--disk", "8M", "--", "true")
+}
+
+// TestNoHardQuota: where nothing enforces it, a hard quota stops the launch.
+func TestNoHardQuota(t *testing.T) {
+	testenv.Root(t)
+	for _, c := range []struct {
+		fs  string
+		uid int
+	}{{"ext4", 0}, {"xfs", 0}, {"btrfs", 0}, {"btrfs", rig.Ordinary}} {
+		p := rig.NewPlace(t, c.fs, c.uid)
+		if c.uid != 0 {
+			enableQuota(t, p.Dir, "qgroup") // on, but an ordinary user sets no limit
+		}
+		repo := p.Give(t, testenv.RepoSmall(t)).Dir
+		y := p.Yoi(t)
+		y.Run(t, "run", "--repo", repo, "--disk", "4M", "--hard-quota", "--", "true").Refused(t, 125, policy.CodeQuotaUnsupported)
+		rig.Clean(t, y.Root)
+	}
+}
+
+// TestRoundTheMeasure clones everything that it writes onto a neighbour, so that
+// the file system calls each extent shared; hides files in a directory that it may
+// not read itself; and puts them where no path reaches.
+func TestRoundTheMeasure(t *testing.T) {
+	testenv.Root(t)
+	small := testenv.RepoSmall(t)
+	for _, c := range []struct {
+		name, fs string
+		uid      int
+		strategy policy.StrategyName
+		script   string
+		over     string
+	}{
+		{"clones", "xfs", 0, policy.StrategyReflink, `mkdir d; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 400000 /dev/urandom >d/$i && cp --reflink=always d/$i d/$i.clone || exit 9; done; sync; sleep 20`, "disk_bytes"},
+		{"clones", "btrfs", rig.Ordinary, policy.StrategyBtrfsSnapshot, `mkdir d; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 400000 /dev/urandom >d/$i && cp --reflink=always d/$i d/$i.clone || exit 9; done; sync; sleep 20`, "disk_bytes"},
+		{"unreadable", "ext4", rig.Ordinary, policy.StrategyOverlay, `mkdir d; head -c 4000000 /dev/urandom >d/f; chmod 0 d; sleep 20`, "disk_bytes unmeasurable"},
+		{"scratch", "ext4", 0, policy.StrategyOverlay, `head -c 4000000 /dev/urandom >/scratch/f; sleep 20`, "disk_bytes"},
+		{"deep", "ext4", 0, policy.StrategyOverlay, `for i in $(seq 400); do mkdir 0123456789 && cd -P 0123456789 || exit 9; done; head -c 4000000 /dev/urandom >f; sleep 20`, "disk_bytes"},
+	} {
+		t.Run(c.name+"/"+c.fs, func(t *testing.T) {
+			p := rig.NewPlace(t, c.fs, c.uid)
+			y := p.Yoi(t)
+			r := y.Run(t, "run", "--repo", p.Give(t, small).Dir, "--strategy", string(c.strategy), "--disk", "2M", "--", "sh", "-c", c.script).Want(t, 137)
+			_, over, found := strings.Cut(r.Stderr, "yoi: the command was ended by its quota: ")
+			if over = strings.TrimSpace(over); !found || !strings.Contains(c.over, over) {
+				t.Errorf("it was ended by %q\n%s", over, r.Stderr)
+			}
+			rig.Clean(t, y.Root)
+		})
+	}
+}
+
+// TestAdopted: a Worker's quota is held by the helper that comes after a crash of
+// the one that launched it, and its end is told to who asks later.
+func TestAdopted(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "disk", 64400)
+	machine := rig.Before(t)
+	d := rig.StartDaemons(t, p, 0)
+	repo, err := d.Client.AddRepository(t.Context(), runtime.AddRepositoryRequest{Source: p.Give(t, testenv.RepoSmall(t)).Dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := d.Client.CreateWorkspace(t.Context(), runtime.CreateWorkspaceRequest{
+		Repositories: []runtime.RepositoryRequest{{RepositoryID: repo.ID}}, Sandbox: policy.SandboxPolicy{Quota: policy.Quota{Bytes: 2 << 20}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sh", "-c", "sleep 2; head -c 4000000 /dev/urandom >f; sleep 60"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Helper.Kill(t)
+	d.StartHelper(t)
+	d.Runtimed.Stop(t)
+	d.StartRuntimed(t)
+	if w, err = d.Client.WaitWorker(t.Context(), w.ID); err != nil {
+		t.Fatal(err)
+	}
+	if w.Outcome == nil || w.Outcome.Exceeded != "disk_bytes" || w.Outcome.Lost {
+		t.Errorf("the outcome is %+v", w.Outcome)
+	}
+	if _, err := d.Client.RemoveWorkspace(t.Context(), ws.ID, runtime.RemoveWorkspaceRequest{Discard: true}); err != nil {
+		t.Error(err)
+	}
+	d.Stop(t)
+	rig.Clean(t, d.Root)
+	machine.Unchanged(t)
+}
