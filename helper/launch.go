@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/internal/cgroup"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/mounts"
@@ -56,6 +57,11 @@ type attempt struct {
 	allocation *os.File
 	// teardown is what is closed behind the Worker's end, in this order.
 	teardown []*os.File
+	// group is nil without limits of all processes together; groupDirs are planned.
+	group       *cgroup.Group
+	groupDirs   map[string]string
+	groupLimits cgroup.Limits
+	warnings    []policy.Diagnostic
 }
 
 func (a *attempt) keep(f *os.File) *os.File {
@@ -91,6 +97,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	if err := l.countBase(ctx, req.AllocationID); err != nil {
 		return nil, err
 	}
+	if err := a.planGroup(); err != nil {
+		return nil, err
+	}
 	recorded := make(chan error, 1)
 	go func() { recorded <- a.intend(ctx) }()
 	plan, network, err := a.traceless(ctx)
@@ -114,7 +123,12 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 			return nil, err
 		}
 	}
-	spec.Parked = a.parked(ctx)
+	if err := a.makeGroup(); err != nil {
+		return nil, err
+	}
+	if err := a.enterGroup(spec); err != nil {
+		return nil, err
+	}
 	p, err := nsexec.Launch(ctx, spec)
 	if err != nil {
 		closeAll(a.teardown)
@@ -127,7 +141,7 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
 	}
 	l.watch(req, p, a.resources, a.teardown)
-	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base, Protections: a.protections}, nil
+	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base, Protections: a.protections, Warnings: a.warnings}, nil
 }
 
 // traceless does what a launch needs and a crash takes back by itself, so that it
@@ -159,7 +173,7 @@ func (a *attempt) traceless(ctx context.Context) (plan mounts.Plan, network *os.
 // would outlive us must be findable after our crash. That takes a written file,
 // not a synced one: after a power failure there is no process to find. The
 // ledger's own record follows with its next commit.
-func (a *attempt) parked(context.Context) func(int, *os.File) error {
+func (a *attempt) parked() func(int, *os.File) error {
 	if a.req.DieWithParent {
 		return nil
 	}
@@ -171,6 +185,34 @@ func (a *attempt) parked(context.Context) func(int, *os.File) error {
 		a.holdMounts(pid)
 		return a.l.ledger.Done(a.resources[0].ID, ident)
 	}
+}
+
+// enterGroup has the sandbox's first process born in its control group (v2), or
+// moved there before it starts anything (v1).
+func (a *attempt) enterGroup(s *nsexec.Spec) error {
+	s.Parked = a.parked()
+	if a.group == nil {
+		return nil
+	}
+	dir, err := a.group.Dir()
+	if err != nil {
+		return policy.Errorf(policy.CodeLimitsUnavailable, "helper.cgroup", "the control group cannot be opened").Because(err)
+	}
+	if dir != nil {
+		s.Cgroup = a.keep(dir)
+		return nil
+	}
+	next := s.Parked
+	s.Parked = func(pid int, pidfd *os.File) error {
+		if err := a.group.Add(pid); err != nil {
+			return policy.Errorf(policy.CodeLimitsUnavailable, "helper.cgroup", "the worker cannot be put into its control group").Because(err)
+		}
+		if next == nil {
+			return nil
+		}
+		return next(pid, pidfd)
+	}
+	return nil
 }
 
 // holdMounts keeps the sandbox's mount namespace for a moment longer than the
@@ -303,6 +345,9 @@ func (a *attempt) intend(ctx context.Context) error {
 		r := newResource(ledger.KindUIDRange, id, "")
 		r.Attrs = map[string]string{"base": utoa(a.idRange.base), "size": utoa(rangeSize), "worker": string(a.req.WorkerID)}
 		a.resources = append(a.resources, r)
+	}
+	if a.groupDirs != nil {
+		a.resources = append(a.resources, a.groupResource())
 	}
 	return a.l.intend(ctx, id, a.resources...)
 }
@@ -479,6 +524,11 @@ func (a *attempt) direct(dir *os.File, attr mounts.Attr) (mounts.Source, error) 
 func (a *attempt) undo(ctx context.Context) error {
 	if len(a.resources) == 0 {
 		return nil
+	}
+	if a.group != nil {
+		if err := a.group.Remove(); err != nil {
+			return err
+		}
 	}
 	if err := a.l.removeDir(ctx, rootdir.Workers, string(a.req.WorkerID)); err != nil {
 		return err

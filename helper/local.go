@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/internal/cgroup"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/policy"
@@ -52,6 +53,10 @@ type Local struct {
 	hostOnce sync.Once
 	host     *hostRoot
 	hostErr  error
+
+	cgroupOnce sync.Once
+	cgroups    *cgroup.Tree
+	cgroupErr  error
 
 	probeMu sync.Mutex
 	table   *cow.Table
@@ -236,7 +241,7 @@ func own(r ledger.Resource) bool {
 	switch r.Kind {
 	case ledger.KindDirectory, ledger.KindSubvolume:
 		return !strings.HasPrefix(r.Path, rootdir.Cache+"/")
-	case ledger.KindProcess, ledger.KindUIDRange, ledger.KindImage, ledger.KindImageReference:
+	case ledger.KindProcess, ledger.KindUIDRange, ledger.KindCgroup, ledger.KindImage, ledger.KindImageReference:
 		return true
 	}
 	return false

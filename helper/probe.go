@@ -34,7 +34,7 @@ func (l *Local) Probe(ctx context.Context) (ProbeResult, error) {
 }
 
 func (l *Local) checks() []Check {
-	checks := []Check{l.privilegeCheck(), userNamespaceCheck(), seccompCheck(), landlockCheck(), openat2Check()}
+	checks := []Check{l.privilegeCheck(), userNamespaceCheck(), seccompCheck(), landlockCheck(), l.cgroupCheck(), openat2Check()}
 	return append(checks, kernelCheck())
 }
 
@@ -82,6 +82,19 @@ func landlockCheck() Check {
 		c.Message = fmt.Sprintf("ABI %d: files; abstract sockets and signals take Linux 6.12", abi)
 	default:
 		c.Message = fmt.Sprintf("ABI %d: files, abstract sockets, signals", abi)
+	}
+	return c
+}
+
+func (l *Local) cgroupCheck() Check {
+	c := Check{Name: "cgroups", State: "degraded", Message: "the host's control groups cannot be read: limits of all of a worker's processes together are not kept"}
+	t, err := l.cgroupTree()
+	switch {
+	case err != nil:
+	case t.Version == 0:
+		c.Message, c.Fix = t.Reason+": limits of all of a worker's processes together are not kept", t.Fix
+	default:
+		c.State, c.Message = "ok", fmt.Sprintf("version %d: %s", t.Version, strings.Join(t.Controllers, ", "))
 	}
 	return c
 }

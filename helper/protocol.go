@@ -248,6 +248,8 @@ type Launched struct {
 	// IDBase is the first host uid of the Worker's range, 0 without a range.
 	IDBase      uint32
 	Protections policy.Protections
+	// Warnings are of limits that are not kept.
+	Warnings []policy.Diagnostic
 }
 
 // RemoveRequest takes an allocation away. Background returns once nothing of it
@@ -360,7 +362,8 @@ type (
 		StartedAt time.Time `json:"started_at"`
 		IDBase    uint32    `json:"id_base,omitempty"`
 
-		Protections policy.Protections `json:"protections"`
-		Terminal    bool               `json:"terminal,omitempty"`
+		Protections policy.Protections  `json:"protections"`
+		Warnings    []policy.Diagnostic `json:"warnings,omitempty"`
+		Terminal    bool                `json:"terminal,omitempty"`
 	}
 )

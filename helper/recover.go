@@ -148,7 +148,7 @@ func (l *Local) settle(ctx context.Context, id policy.AllocationID, hs []ledger.
 	var rs, gone []ledger.Resource
 	for _, h := range hs {
 		switch r := h.Resource; {
-		case r.Kind == ledger.KindProcess, r.Kind == ledger.KindUIDRange, r.Attrs["transient"] != "":
+		case r.Kind == ledger.KindProcess, r.Kind == ledger.KindUIDRange, r.Kind == ledger.KindCgroup, r.Attrs["transient"] != "":
 			rs = append(rs, r)
 		default:
 			res.Kept++
@@ -157,7 +157,7 @@ func (l *Local) settle(ctx context.Context, id policy.AllocationID, hs []ledger.
 	for _, r := range rs {
 		worker := policy.WorkerID(r.Attrs["worker"])
 		live, err := l.lockHeld(worker)
-		if err == nil && !live && r.Kind == ledger.KindDirectory {
+		if err == nil && !live && (r.Kind == ledger.KindDirectory || r.Kind == ledger.KindCgroup) {
 			err = l.removeResource(ctx, r)
 		}
 		if err != nil {

@@ -100,9 +100,14 @@ func (l *Local) syncParents(rs []ledger.Resource) error {
 func (l *Local) removeBehind(ctx context.Context, id policy.AllocationID, rs []ledger.Resource) error {
 	var trash, dirs []ledger.Resource
 	for _, r := range rs {
-		if r.Kind == ledger.KindDirectory {
+		switch r.Kind {
+		case ledger.KindDirectory:
 			dirs = append(dirs, r)
 			trash = append(trash, newResource(ledger.KindDirectory, id, rootdir.Trash+"/"+policy.NewID("t-")))
+		case ledger.KindCgroup:
+			if err := l.endGroup(r); err != nil {
+				return err
+			}
 		}
 	}
 	if err := l.intend(ctx, id, trash...); err != nil {
@@ -170,6 +175,8 @@ func (l *Local) removeResource(ctx context.Context, r ledger.Resource) error {
 		return l.removePath(ctx, r.Path)
 	case ledger.KindProcess:
 		return l.endProcess(ctx, r)
+	case ledger.KindCgroup:
+		return l.endGroup(r)
 	case ledger.KindImage:
 		return l.removeImage(ctx, r)
 	}

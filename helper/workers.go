@@ -115,6 +115,13 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 		switch {
 		case r.Kind == ledger.KindProcess || r.Kind == ledger.KindUIDRange:
 			gone = append(gone, r)
+		case r.Kind == ledger.KindCgroup:
+			if rerr := l.endGroup(r); rerr != nil {
+				l.log.Warn("a control group is left to the ledger", "worker", w.id, "error", rerr)
+				continue
+			}
+			gone = append(gone, r)
+			o = l.withOOM(w.id, o)
 		case w.transient:
 			if rerr := l.removeResource(context.Background(), r); rerr != nil {
 				l.log.Warn("transient worker left to the ledger", "worker", w.id, "error", rerr)
@@ -222,9 +229,9 @@ func (l *Local) recorded(ctx context.Context, id policy.WorkerID) (nsexec.Outcom
 		if over := l.exceededBy(id); over != "" { // killed, so that there was no time for a record
 			return nsexec.Outcome{Signal: int(unix.SIGKILL), ExitCode: 128 + int(unix.SIGKILL), Exceeded: over, EndedAt: time.Now()}, nil
 		}
-		return nsexec.Outcome{Lost: true}, nil
+		o = nsexec.Outcome{Lost: true}
 	}
-	return o, nil
+	return l.withOOM(id, o), nil
 }
 
 // lockHeld reports whether a Worker's PID 1 lives: it holds the lock on

@@ -29,6 +29,7 @@ const (
 	CodeIDInvalid            Code = "id_invalid"
 	CodePolicyInvalid        Code = "policy_invalid"
 	CodeLimitsInvalid        Code = "limits_invalid"
+	CodeLimitsUnavailable    Code = "limits_unavailable"
 	CodeEnvironmentInvalid   Code = "environment_invalid"
 	CodeCommandInvalid       Code = "command_invalid"
 	CodeCommandNotFound      Code = "command_not_found"
@@ -185,6 +186,7 @@ var catalog = []Info{
 	{CodeWorkspaceFlagLegacy, 400, "--workspace is a legacy bootstrap input", "Register the directory with yoi repo add and drop --workspace."},
 	{CodeIDInvalid, 400, "The id is malformed", "Use lower-case letters, digits, dot, dash and underscore, at most 64 characters."},
 	{CodePolicyInvalid, 400, "The policy is invalid", "Correct the field that the message names."},
+	{CodeLimitsUnavailable, 503, "This host keeps no limits of all a Worker's processes together", "Run the helper in a delegated control group (Delegate=yes), or leave the limit out."},
 	{CodeLimitsInvalid, 400, "The limits make no sense", "Correct the limit that the message names."},
 	{CodeEnvironmentInvalid, 400, "The environment is invalid", "Write each variable as NAME=VALUE."},
 	{CodeCommandInvalid, 400, "The command is invalid", "Give a command after --."},

@@ -111,6 +111,19 @@ type Limits struct {
 	CPUTime      time.Duration `json:"cpu_time,omitempty"`      // RLIMIT_CPU, rounded up to seconds
 	OOMScoreAdj  int           `json:"oom_score_adj,omitempty"` // 0 to 1000
 	Nice         int           `json:"nice,omitempty"`          // 0 to 19
+
+	// These are of all the Worker's processes together, by a control group: where
+	// the host has none for us they are not kept, which the Worker's diagnostics
+	// tell, unless the policy requires the protection limits.
+	MemoryMax  uint64 `json:"memory_max,omitempty"`  // bytes; above them the kernel kills
+	MemoryHigh uint64 `json:"memory_high,omitempty"` // bytes; above them the kernel slows down
+	SwapMax    uint64 `json:"swap_max,omitempty"`    // bytes beside memory_max
+	Tasks      uint64 `json:"tasks,omitempty"`       // processes and threads
+	CPUPercent uint64 `json:"cpu_percent,omitempty"` // of one CPU: 150 is one and a half
+	CPUWeight  uint64 `json:"cpu_weight,omitempty"`  // 1 to 10000; others have 100
+	IOWeight   uint64 `json:"io_weight,omitempty"`   // 1 to 10000; others have 100
+	IORead     uint64 `json:"io_read,omitempty"`     // bytes per second from the Runtime root's device
+	IOWrite    uint64 `json:"io_write,omitempty"`    // bytes per second to it
 }
 
 // Validate refuses limits under which not even /bin/true would start, and
@@ -137,6 +150,28 @@ func (l Limits) Validate() error {
 		return bad("stack_size", "is less than 128 KiB or too large")
 	case l.FileSize > most:
 		return bad("file_size", "is too large")
+	case l.MemoryMax != 0 && (l.MemoryMax < 4<<20 || l.MemoryMax > most):
+		return bad("memory_max", "is less than 4 MiB or too large")
+	case l.MemoryHigh != 0 && (l.MemoryHigh < 4<<20 || l.MemoryHigh > most):
+		return bad("memory_high", "is less than 4 MiB or too large")
+	case l.MemoryMax != 0 && l.MemoryHigh > l.MemoryMax:
+		return bad("memory_high", "is more than memory_max")
+	case l.SwapMax != 0 && l.MemoryMax == 0:
+		return bad("swap_max", "means nothing without memory_max")
+	case l.SwapMax > most:
+		return bad("swap_max", "is too large")
+	case l.Tasks != 0 && (l.Tasks < 4 || l.Tasks > 1<<22):
+		return bad("tasks", "is not between 4 and 4194304")
+	case l.CPUPercent > 100*8192:
+		return bad("cpu_percent", "is more than 8192 CPUs")
+	case l.CPUWeight > 10000:
+		return bad("cpu_weight", "is not between 1 and 10000")
+	case l.IOWeight > 10000:
+		return bad("io_weight", "is not between 1 and 10000")
+	case l.IORead != 0 && l.IORead < 4096, l.IOWrite != 0 && l.IOWrite < 4096:
+		return bad("io_read and io_write", "are at least 4096 bytes per second")
+	case l.IORead > most || l.IOWrite > most:
+		return bad("io_read and io_write", "are too large")
 	case l.OOMScoreAdj < 0 || l.OOMScoreAdj > 1000:
 		return bad("oom_score_adj", "is not between 0 and 1000")
 	case l.Nice < 0 || l.Nice > 19:

@@ -10,6 +10,9 @@ const (
 	// Linux 5.19). With the seccomp profile nested, whose Workers mount, it is the
 	// restriction of abstract sockets and signals alone (ABI 6, Linux 6.12).
 	ProtectLandlock Protection = "landlock"
+	// ProtectLimits is a control group with every limit that was asked for of all
+	// the Worker's processes together.
+	ProtectLimits Protection = "limits"
 )
 
 // Protections is what a launch could apply of those.
@@ -17,14 +20,17 @@ type Protections struct {
 	// LandlockABI is the kernel's version of Landlock that the Worker is confined
 	// by; 0 means that it is not.
 	LandlockABI int `json:"landlock_abi"`
+	// CgroupVersion is 2 or 1 where a control group keeps the limits that were asked
+	// for; 0 where none was asked for, or none could be had.
+	CgroupVersion int `json:"cgroup_version,omitempty"`
 }
 
 // ValidateRequired checks a policy's list.
 func ValidateRequired(list []Protection) error {
 	for i, p := range list {
-		if p != ProtectLandlock {
+		if p != ProtectLandlock && p != ProtectLimits {
 			return Errorf(CodePolicyInvalid, "policy.sandbox", "%q is no protection that can be required", Printable(string(p))).
-				WithHint("Use landlock; the others are always applied.")
+				WithHint("Use landlock or limits; the others are always applied.")
 		}
 		if slices.Contains(list[:i], p) {
 			return Errorf(CodePolicyInvalid, "policy.sandbox", "the protection %s is required twice", p)

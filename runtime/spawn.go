@@ -97,6 +97,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		r.closeDirect(l.id)
 		return r.launchFailed(ctx, l, w, err)
 	}
+	w.Diagnostics = append(w.Diagnostics, launched.Warnings...)
 	w.Status, w.StartedAt, w.Protections = registry.WorkerRunning, launched.StartedAt, &launched.Protections
 	if err := r.recordStart(ctx, l, w); err != nil {
 		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
@@ -121,7 +122,7 @@ func (r *Runtime) recordStart(ctx context.Context, l launch, w registry.Worker) 
 		return r.registry.PutWorker(ctx, w)
 	}
 	_, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
-		v.Status, v.StartedAt, v.Protections = w.Status, w.StartedAt, w.Protections
+		v.Status, v.StartedAt, v.Protections, v.Diagnostics = w.Status, w.StartedAt, w.Protections, w.Diagnostics
 		return nil
 	})
 	return err
@@ -231,7 +232,7 @@ func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {
 	}
 	out := registry.Outcome{
 		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost, Exceeded: o.Exceeded,
-		UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
+		OOMKilled: o.OOM, UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
 	}
 	if !started.IsZero() && end.After(started) {
 		out.WallTime = end.Sub(started)

@@ -63,11 +63,11 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V`, or pass the caller's K (repeatable)")
 	fl.StringVar(&f.cwd, "cwd", "", "start in `DIRECTORY`, relative to the repository's root")
 	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this `DURATION`")
-	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj (repeatable)")
+	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj of each process; memory_max, memory_high, swap_max, tasks, cpu_percent, cpu_weight, io_weight, io_read, io_write of all together (repeatable)")
 	f.shared.register(c)
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
-	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock (repeatable)")
+	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock or limits (repeatable)")
 	f.root.add(fl)
 	return c
 }
@@ -221,6 +221,24 @@ func parseLimits(list []string) (l policy.Limits, err error) {
 			l.Nice, err = strconv.Atoi(v)
 		case "oom_score_adj":
 			l.OOMScoreAdj, err = strconv.Atoi(v)
+		case "memory_max":
+			l.MemoryMax, err = policy.ParseSize(v)
+		case "memory_high":
+			l.MemoryHigh, err = policy.ParseSize(v)
+		case "swap_max":
+			l.SwapMax, err = policy.ParseSize(v)
+		case "tasks":
+			l.Tasks, err = policy.ParseSize(v)
+		case "cpu_percent":
+			l.CPUPercent, err = policy.ParseSize(v)
+		case "cpu_weight":
+			l.CPUWeight, err = policy.ParseSize(v)
+		case "io_weight":
+			l.IOWeight, err = policy.ParseSize(v)
+		case "io_read":
+			l.IORead, err = policy.ParseSize(v)
+		case "io_write":
+			l.IOWrite, err = policy.ParseSize(v)
 		default:
 			err = errors.New("there is no such limit")
 		}

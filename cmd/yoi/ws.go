@@ -60,7 +60,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host, where the configuration allows it")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
-	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock (repeatable)")
+	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock or limits (repeatable)")
 	f.shared.register(c)
 	f.root.add(fl)
 	fl.StringVar(&f.key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's workspace")

@@ -76,7 +76,7 @@ func WorkerRecord() runtime.Worker {
 		ID: Worker, AllocationID: Allocation, WorkspaceID: "default", Status: runtime.WorkerExited,
 		Command: []string{"make", "-j2"}, RelativeCwd: "src", CreatedAt: Then, StartedAt: Then.Add(time.Second),
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
-		Protections: &policy.Protections{LandlockABI: 7},
+		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true, Exceeded: "disk_bytes",
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
@@ -112,7 +112,9 @@ func sandbox() policy.SandboxPolicy {
 		Root: policy.RootSystem, Network: policy.NetworkPolicy{Mode: policy.NetworkNone, Rules: []string{"none"}},
 		Seccomp: policy.SeccompDefault, SeccompAllow: []string{"ptrace"}, Env: map[string]string{"CI": ""},
 		Limits: policy.Limits{WallClock: time.Hour, OpenFiles: 64, Processes: 64, FileSize: 1, AddressSpace: 1 << 30,
-			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1},
+			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1,
+			MemoryMax: 1 << 30, MemoryHigh: 1 << 29, SwapMax: 1 << 20, Tasks: 64, CPUPercent: 150, CPUWeight: 50, IOWeight: 50,
+			IORead: 1 << 20, IOWrite: 1 << 20},
 		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,
 		Quota: policy.Quota{Bytes: 1 << 20, Inodes: 100, Hard: true}, BuildCache: true, PublishCaches: true,
 	}

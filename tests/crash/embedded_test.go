@@ -55,6 +55,18 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunWithLimits: a control group stays when everything in it is gone, so it
+// takes the ledger to remove it.
+func TestRunWithLimits(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "ext4", 0)
+	repo := p.Give(t, testenv.RepoSmall(t)).Dir
+	y := p.Yoi(t, tag)
+	walk(t, func(t *testing.T, n int) bool {
+		return cutRun(t, y, n, "run", "--repo", repo, "--require", "limits", "--limit", "tasks=64", "--", "true")
+	})
+}
+
 // cutRun cuts a run off at point n and then wants everything gone: after a gc,
 // or, at every second point, after nothing more than the next run.
 func cutRun(t *testing.T, y rig.Yoi, n int, args ...string) (killed bool) {

@@ -34,6 +34,13 @@ func Leftovers(root string) ([]string, error) {
 	for _, set := range append(pathsIn(root, "build-cache/deps"), pathsIn(root, "build-cache/work")...) {
 		found = append(found, sharedLeftovers(root, set)...)
 	}
+	groups, err := workerGroups(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		found = append(found, "control group "+g)
+	}
 	held, err := Held(root)
 	if err != nil {
 		return nil, err

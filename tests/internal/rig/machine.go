@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -119,11 +120,41 @@ func mounts(t testing.TB) []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// cgroups lists those with our name: the machine's own come and go.
+// cgroups lists those with our name: the machine's own come and go. Workers' come
+// and go with other tests; Leftovers looks for those of its Runtime root.
 func cgroups() []string {
+	return cgroupsOf(func(name string) bool { return strings.Contains(name, "yoi") && !strings.HasPrefix(name, "yoi-wk-") })
+}
+
+var workerGroup = regexp.MustCompile(`yoi-wk-[a-z0-9]+`)
+
+// workerGroups lists the control groups that a Runtime root's ledger has ever
+// named and that exist.
+func workerGroups(root string) ([]string, error) {
+	named := make(map[string]bool)
+	segments, err := filepath.Glob(filepath.Join(root, "ledger/*/*/*.seg"))
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range segments {
+		b, err := os.ReadFile(s)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range workerGroup.FindAll(b, -1) {
+			named[string(name)] = true
+		}
+	}
+	if len(named) == 0 {
+		return nil, nil
+	}
+	return cgroupsOf(func(name string) bool { return named[name] }), nil
+}
+
+func cgroupsOf(match func(name string) bool) []string {
 	var out []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && strings.Contains(d.Name(), "yoi") {
+		if err == nil && d.IsDir() && match(d.Name()) {
 			out = append(out, path)
 		}
 		return nil // it may vanish while we look
