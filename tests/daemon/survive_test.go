@@ -22,11 +22,17 @@ func untilGo(marker string) string {
 // letGo tells it, once it listens: before its trap the signal would end it.
 func letGo(t *testing.T, d *rig.Daemons, id policy.WorkerID, marker string) {
 	t.Helper()
-	rig.Eventually(t, "the worker listens", func() bool {
-		b, err := os.ReadFile(filepath.Join(d.Root, "workers", string(id), "logs/stdout"))
-		return err == nil && bytes.HasPrefix(b, []byte("before\n"))
-	})
+	said(t, d, id, "before\n")
 	rig.SignalMarked(t, marker, syscall.SIGUSR1)
+}
+
+// said waits until a Worker's output begins so: it is that far.
+func said(t *testing.T, d *rig.Daemons, id policy.WorkerID, text string) {
+	t.Helper()
+	rig.Eventually(t, "the worker says "+text, func() bool {
+		b, err := os.ReadFile(filepath.Join(d.Root, "workers", string(id), "logs/stdout"))
+		return err == nil && bytes.HasPrefix(b, []byte(text))
+	})
 }
 
 // TestWorkerSurvives kills one or both processes under a live Worker. It ends
