@@ -54,6 +54,11 @@ func routes() []route {
 		{method: "GET", path: "/v1/images/{id}", operation: "getImage", handle: (*call).getImage},
 		{method: "DELETE", path: "/v1/images/{id}", operation: "removeImage", handle: (*call).removeImage},
 
+		{method: "GET", path: "/v1/snapshots", operation: "listStoredSnapshots", query: []string{"store"}, handle: (*call).listStoredSnapshots},
+		{method: "POST", path: "/v1/snapshots", operation: "exportSnapshot", handle: (*call).exportSnapshot},
+		{method: "POST", path: "/v1/snapshots/import", operation: "importSnapshot", handle: (*call).importSnapshot},
+		{method: "DELETE", path: "/v1/snapshots/{id}", operation: "removeStoredSnapshot", query: []string{"store"}, handle: (*call).removeStoredSnapshot},
+
 		{method: "GET", path: "/v1/execution-workspaces", operation: "listWorkspaces", query: page, handle: (*call).listWorkspaces},
 		{method: "POST", path: "/v1/execution-workspaces", operation: "createWorkspace", keyed: true, handle: (*call).createWorkspace},
 		{method: "GET", path: "/v1/execution-workspaces/{id}", operation: "getWorkspace", handle: (*call).getWorkspace},

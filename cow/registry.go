@@ -8,6 +8,7 @@ func Strategies() []Strategy {
 	return append(platformStrategies(),
 		elsewhere{policy.StrategyGitWorktree, "git checks out a detached linked worktree on any file system"},
 		elsewhere{policy.StrategyGitSparse, "git checks out the directories of a scope, on any file system; it needs a scope"},
+		elsewhere{policy.StrategyRemoteSnapshot, "an archive of a snapshot store fills the cache, and auto goes on from there"},
 		elsewhere{policy.StrategyDirect, "the source directory itself is mounted, for debugging only"},
 	)
 }

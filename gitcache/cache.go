@@ -77,6 +77,7 @@ func (noJournal) Release(Resource) error                    { return nil }
 //	points/<commit>      commits known to be whole in the mirror
 //	refs/<generation>    listings of refs, in packed-refs form
 //	holds/<holder>/<commit>  a pin, and the listing that it relies on
+//	snapshots/<digest>[.json]  a workspace's archive; what an imported one held
 //	view/                the private git directory that stands for the source
 //	state.json           generation and health of the mirror
 //	source.json          where it comes from
@@ -218,6 +219,12 @@ func (c *Cache) removeTop(ctx context.Context, dir string) error {
 }
 
 func (c *Cache) allowed(src Source) error {
+	if src.isSnapshot() && c.opts.OpenSnapshot != nil {
+		if src.Filter != "" {
+			return policy.Errorf(policy.CodeSourceInvalid, "gitcache.source", "a snapshot store takes no filter: a snapshot holds every object of its tree")
+		}
+		return nil
+	}
 	if slices.Contains(c.protocols, src.protocol()) {
 		return nil
 	}

@@ -76,6 +76,9 @@ func (r *repo) ensureCommit(ctx context.Context, src Source, commit string) (mar
 
 // fetchLocked heals what a dead writer left, fetches, and records the result.
 func (r *repo) fetchLocked(ctx context.Context, src Source, l *lockFile) (FetchReport, error) {
+	if src.isSnapshot() {
+		return r.importAgain(ctx, src, l)
+	}
 	s := r.readState()
 	if err := r.c.removeTemporary(ctx, r.dir, tmpPrefix); err != nil {
 		return FetchReport{}, diskError(opFetch, "a leftover cannot be removed", err)
@@ -151,6 +154,9 @@ func (r *repo) refresh(ctx context.Context, src Source, l *lockFile) (string, er
 // fetchCommit fetches one commit that no branch or tag leads to. It is a fetch
 // of its own: prune would take the exact refspec's ref for a stale one.
 func (r *repo) fetchCommit(ctx context.Context, dir string, src Source, commit string, l *lockFile) error {
+	if src.isSnapshot() {
+		return policy.Errorf(policy.CodeSelectorMissing, opFetch, "a snapshot store does not give single commits")
+	}
 	err := r.fetchInto(ctx, dir, src, false, []string{"+" + commit + ":" + pointRef(commit)}, l)
 	if stderrHas(err, "not our ref", "unadvertised object", "no such remote ref", "couldn't find remote ref") {
 		return policy.Errorf(policy.CodeSelectorMissing, opFetch, "the source does not give commit %s", commit).Because(err)

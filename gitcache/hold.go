@@ -20,13 +20,13 @@ func (c *Cache) Hold(ctx context.Context, p policy.RepositoryPoint, holder strin
 	if err != nil {
 		return nil, nil, err
 	}
-	pin, use := r.pinResource(holder, p.CommitID), r.useResource(treeKey(p), holder)
+	pin, use := r.pinResource(holder, p.CommitID), r.useResource(p.TreeKey(), holder)
 	if err := c.journal.Intend(ctx, pin, use); err != nil {
 		return nil, nil, err
 	}
 	tree, warnings, err := r.hold(ctx, p, holder)
 	if err != nil {
-		undo := errors.Join(r.unuse(treeKey(p), holder), r.unpin(context.WithoutCancel(ctx), holder, p.CommitID))
+		undo := errors.Join(r.unuse(p.TreeKey(), holder), r.unpin(context.WithoutCancel(ctx), holder, p.CommitID))
 		if undo == nil {
 			undo = errors.Join(c.journal.Release(use), c.journal.Release(pin))
 		}

@@ -34,7 +34,7 @@ func (c *Cache) RemoveLeftover(ctx context.Context, res Resource) error {
 	switch {
 	case len(parts) == 1 && strings.HasPrefix(name, removedPrefix):
 		err = c.removeRepository(ctx, filepath.Join(c.dir, name))
-	case len(parts) == 2 && strings.HasPrefix(name, mirrorPrefix):
+	case len(parts) == 2 && (strings.HasPrefix(name, mirrorPrefix) || strings.HasPrefix(name, importPrefix)):
 		err = c.removeHalfMirror(ctx, policy.RepositoryID(parts[0]), name)
 	case len(parts) == 2 && strings.HasPrefix(name, quarantinePrefix):
 		err = c.removeQuarantine(policy.RepositoryID(parts[0]), name)
@@ -53,6 +53,7 @@ const (
 	removedPrefix = ".removed-"
 	tmpPrefix     = ".tmp-"
 	mirrorPrefix  = tmpPrefix + "mirror-"
+	importPrefix  = tmpPrefix + "import-"
 )
 
 func treePrefix(key string) string { return tmpPrefix + key + "-" }

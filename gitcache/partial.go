@@ -73,7 +73,7 @@ func (c *Cache) Complete(ctx context.Context, src Source, p policy.RepositoryPoi
 	return fetched, nil
 }
 
-func (r *repo) wholePath(p policy.RepositoryPoint) string { return r.path("whole", treeKey(p)) }
+func (r *repo) wholePath(p policy.RepositoryPoint) string { return r.path("whole", p.TreeKey()) }
 func (r *repo) isWhole(p policy.RepositoryPoint) bool     { return exists(r.wholePath(p)) }
 func (r *repo) forgetWhole() error                        { return os.RemoveAll(r.path("whole")) }
 func filtersTrees(f policy.ObjectFilter) bool             { return f == "tree:0" }

@@ -252,7 +252,7 @@ func lose(t *testing.T, repo testenv.Repo, oid string) {
 }
 
 func (f *fixture) isWhole(p policy.RepositoryPoint) bool {
-	_, err := os.Stat(f.path("repository-cache/git/" + string(p.RepositoryID) + "/whole/" + treeKey(p)))
+	_, err := os.Stat(f.path("repository-cache/git/" + string(p.RepositoryID) + "/whole/" + p.TreeKey()))
 	return err == nil
 }
 

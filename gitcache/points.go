@@ -56,8 +56,13 @@ func (r *repo) writeMark(ctx context.Context, commit string) (mark, error) {
 	if err != nil {
 		return mark{}, err
 	}
+	return m, r.keepMark(commit, m)
+}
+
+// keepMark is writeMark for a caller that has read the commit.
+func (r *repo) keepMark(commit string, m mark) error {
 	if err := r.writeRef(pointRef(commit), commit); err != nil {
-		return mark{}, diskError(opResolve, "the point could not be recorded", err)
+		return diskError(opResolve, "the point could not be recorded", err)
 	}
 	b, err := json.Marshal(m)
 	if err == nil {
@@ -67,9 +72,9 @@ func (r *repo) writeMark(ctx context.Context, commit string) (mark, error) {
 		err = writeFile(r.markPath(commit), b, 0o600, true)
 	}
 	if err != nil {
-		return mark{}, diskError(opResolve, "the point could not be recorded", err)
+		return diskError(opResolve, "the point could not be recorded", err)
 	}
-	return m, nil
+	return nil
 }
 
 // readCommit reads the commit object itself: its header has no encoding

@@ -42,13 +42,6 @@ type marker struct {
 	Git      map[string]fileID `json:"git"`
 }
 
-func treeKey(p policy.RepositoryPoint) string {
-	if k := p.Scope.Key(); k != "" {
-		return p.TreeID + "." + k
-	}
-	return p.TreeID
-}
-
 func (r *repo) treePath(name string) string { return r.path("trees", name) }
 
 // Pristine returns the point's checked-out tree, building it the first time.
@@ -72,7 +65,7 @@ func checkTree(p policy.RepositoryPoint) error {
 }
 
 func (r *repo) pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristine, []policy.Diagnostic, error) {
-	key := treeKey(p)
+	key := p.TreeKey()
 	lockPath := r.treePath(key + ".lock")
 	for {
 		l, err := lock(ctx, lockPath, unix.LOCK_SH)
@@ -120,17 +113,8 @@ func (r *repo) readMarker(key string) (marker, bool) {
 // and only then writes the marker. The caller holds the tree's lock.
 func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key string, l *lockFile) error {
 	start := time.Now()
-	if err := r.clear(key); err != nil {
-		return err
-	}
-	prefix := treePrefix(key)
-	err := errors.Join(r.c.removeTemporary(ctx, r.path("trees"), prefix), r.c.removeTop(ctx, r.treePath(key)))
+	res, name, err := r.newTree(ctx, key)
 	if err != nil {
-		return diskError(opPristine, "a leftover cannot be removed", err)
-	}
-	name := policy.NewID(prefix)
-	res := Resource{Kind: "pristine_tree", Owner: string(r.id), Path: r.rel("trees", name)}
-	if err := r.c.journal.Intend(ctx, res); err != nil {
 		return err
 	}
 	m, err := r.buildTree(ctx, p, r.treePath(name), l)
@@ -147,6 +131,22 @@ func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key 
 	return r.c.journal.Release(res)
 }
 
+// newTree makes room for a tree and writes down the temporary name under which
+// it will be made. The caller holds the tree's lock.
+func (r *repo) newTree(ctx context.Context, key string) (Resource, string, error) {
+	if err := r.clear(key); err != nil {
+		return Resource{}, "", err
+	}
+	prefix := treePrefix(key)
+	err := errors.Join(r.c.removeTemporary(ctx, r.path("trees"), prefix), r.c.removeTop(ctx, r.treePath(key)))
+	if err != nil {
+		return Resource{}, "", diskError(opPristine, "a leftover cannot be removed", err)
+	}
+	name := policy.NewID(prefix)
+	res := Resource{Kind: "pristine_tree", Owner: string(r.id), Path: r.rel("trees", name)}
+	return res, name, r.c.journal.Intend(ctx, res)
+}
+
 // buildTree checks the point out. If git fails on a mirror that proves to be
 // damaged, the mirror is built anew and the checkout tried once more.
 func (r *repo) buildTree(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
@@ -161,6 +161,9 @@ func (r *repo) buildTree(ctx context.Context, p policy.RepositoryPoint, dir stri
 func (r *repo) checkoutNew(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
 	if err := r.makeTop(ctx, dir); err != nil {
 		return marker{}, err
+	}
+	if p.Snapshot != "" {
+		return r.unpackKept(ctx, p, dir, l)
 	}
 	return r.checkout(ctx, p, dir, l)
 }

@@ -24,6 +24,9 @@ func (c *Cache) Resolve(ctx context.Context, src Source, sel policy.Selector, o 
 		return none, nil, err
 	}
 	defer done()
+	if src.isSnapshot() || sel.Kind == policy.SelectSnapshot {
+		return r.resolveSnapshot(ctx, src, sel, o)
+	}
 	commit, m, err := r.resolve(ctx, src, sel, o)
 	if err != nil {
 		return none, nil, err
@@ -115,7 +118,7 @@ func (r *repo) resolveRemote(ctx context.Context, src Source, sel policy.Selecto
 // checkScope refuses a scope with a directory that the tree has not. A pristine
 // tree of that scope proves that it has been checked.
 func (r *repo) checkScope(ctx context.Context, p policy.RepositoryPoint) error {
-	if len(p.Scope) == 0 || exists(r.treePath(treeKey(p)+".json")) {
+	if len(p.Scope) == 0 || exists(r.treePath(p.TreeKey()+".json")) {
 		return nil
 	}
 	args := append([]string{"ls-tree", "-d", "-z", "--name-only", "--full-tree", p.TreeID, "--"}, p.Scope...)

@@ -144,7 +144,7 @@ func (r *repo) isSkeleton() bool {
 		switch e.Name() {
 		case "view", "lookup", "source.json", "state.json", "lock", "source.lock", "pins.lock", "worktree.lock":
 			continue
-		case "trees", "points", "refs", "holds", "pending", "whole":
+		case "trees", "points", "refs", "holds", "pending", "whole", snapshotsDir:
 			if inside, err := os.ReadDir(r.path(e.Name())); err == nil && len(inside) == 0 {
 				continue
 			}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/snapshot"
 )
 
 // ParseSource reads a local path, relative to cwd, or a file, https or ssh URL
@@ -26,6 +27,13 @@ func ParseSource(s, cwd string) (Source, error) {
 		return bad("is empty")
 	case len(s) > 4096 || strings.ContainsAny(s, "\x00\n\r"):
 		return bad("is too long, or holds a NUL or a line break")
+	}
+	if location, ok := strings.CutPrefix(s, snapshotScheme); ok {
+		l, err := snapshot.ParseLocation(location)
+		if err != nil {
+			return Source{}, err
+		}
+		return Source{ID: policy.RepositoryIDFor(l.Name()), URL: snapshotScheme + l.String()}, nil
 	}
 	if strings.Contains(s, "://") {
 		return parseURL(s)
@@ -101,6 +109,12 @@ func unreadable(op string, err error) error {
 	}
 	return policy.Errorf(policy.CodeSourceUnreadable, op, "the source %s", why).Because(err)
 }
+
+// snapshotScheme is what the location of a snapshot store has in front, where it
+// stands for a repository.
+const snapshotScheme = "snapshot+"
+
+func (s Source) isSnapshot() bool { return strings.HasPrefix(s.URL, snapshotScheme) }
 
 // isLocal says whether the source is a path: its working tree can be looked at.
 func (s Source) isLocal() bool { return filepath.IsAbs(s.URL) }

@@ -3,6 +3,7 @@ package gitcache
 import (
 	"context"
 	"hash"
+	"io"
 	"log/slog"
 	"os"
 	"time"
@@ -23,6 +24,11 @@ type Options struct {
 	// Progress is called, from one goroutine per operation, while git works.
 	Progress func(Progress)
 	Log      *slog.Logger
+	// OpenSnapshot opens an archive of the store at a location; see package
+	// snapshot. The cache checks what it gives. nil allows no such sources.
+	OpenSnapshot func(ctx context.Context, location, digest string) (io.ReadCloser, error)
+	// SnapshotLimits bound what is unpacked from it.
+	SnapshotLimits policy.SnapshotLimits
 	// AllowProtocols is a subset of file, https and ssh; nil allows all three.
 	AllowProtocols []string
 	// MakeTop makes the top directory of a tree (a subvolume on btrfs), SealTop
@@ -65,7 +71,8 @@ type Journal interface {
 // Source is a registered repository: its id and where it is.
 type Source struct {
 	ID policy.RepositoryID
-	// URL is a clean absolute path, or a file, https or ssh URL.
+	// URL is a clean absolute path, a file, https or ssh URL, or "snapshot+" and
+	// the location of a snapshot store.
 	URL string
 	// Filter makes the mirror a partial clone. It goes with the repository: a
 	// second source of the same id has the same.

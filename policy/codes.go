@@ -108,6 +108,18 @@ const (
 	CodeImageNeutralised   Code = "image_neutralised"
 	CodeImageProgramFailed Code = "image_program_failed"
 
+	CodeRemoteSnapshotUnknown   Code = "remote_snapshot_unknown"
+	CodeSnapshotStoreInvalid    Code = "snapshot_store_invalid"
+	CodeSnapshotStoreRefused    Code = "snapshot_store_refused"
+	CodeSnapshotStoreFailed     Code = "snapshot_store_failed"
+	CodeSnapshotStoreSlow       Code = "snapshot_store_slow"
+	CodeSnapshotStoreRedirected Code = "snapshot_store_redirected"
+	CodeSnapshotCredentials     Code = "snapshot_credentials_unsafe"
+	CodeSnapshotTruncated       Code = "snapshot_truncated"
+	CodeSnapshotInvalid         Code = "snapshot_invalid"
+	CodeSnapshotDigest          Code = "snapshot_digest_mismatch"
+	CodeSnapshotTooLarge        Code = "snapshot_too_large"
+
 	CodeCwdAbsolute      Code = "relative_cwd_absolute"
 	CodeCwdEscape        Code = "relative_cwd_escape"
 	CodeCwdSymlinkEscape Code = "relative_cwd_symlink_escape"
@@ -265,6 +277,18 @@ var catalog = []Info{
 	{CodeImageLimit, 422, "The image is larger than allowed", "Raise images.max_bytes or images.max_entries in config.toml."},
 	{CodeImageNeutralised, 200, "Some of the image's files were changed or left out", "Setuid bits, capabilities and device nodes have no effect in a sandbox."},
 	{CodeImageProgramFailed, 503, "The image program yoi-layers cannot do its work", "Install yoi-layers beside the other programs, and run yoi doctor."},
+
+	{CodeRemoteSnapshotUnknown, 404, "The store has no such snapshot", "See yoi snapshot list; a snapshot is written by yoi snapshot export."},
+	{CodeSnapshotStoreInvalid, 400, "The snapshot store's address is malformed", "Give a directory, an http or https URL, or s3://BUCKET/PREFIX, without credentials."},
+	{CodeSnapshotStoreRefused, 403, "The snapshot store refused the credentials, or wants some", "Put them into snapshot-credentials.toml of the Runtime root (mode 0600), or into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."},
+	{CodeSnapshotStoreFailed, 502, "The snapshot store failed", "Check the store's address and its own log, and try again."},
+	{CodeSnapshotStoreSlow, 504, "The snapshot store sent or took nothing for too long", "Try again, or raise snapshots.stall_timeout in config.toml."},
+	{CodeSnapshotStoreRedirected, 502, "The snapshot store redirects to another place", "Name the place that it redirects to, if you trust it."},
+	{CodeSnapshotCredentials, 403, "The file of snapshot credentials can be read or written by others", "Make it owned by the calling user with mode 0600."},
+	{CodeSnapshotTruncated, 502, "The snapshot ends too early", "Try again; if it stays, export it again."},
+	{CodeSnapshotInvalid, 422, "The snapshot is malformed, or holds what is never unpacked", "Export it again with yoi snapshot export."},
+	{CodeSnapshotDigest, 422, "The snapshot is not the one that its digest names", "Do not use it: see who can write to the store, and export it again."},
+	{CodeSnapshotTooLarge, 413, "The snapshot is larger than the policy allows", "Raise snapshots.max_bytes, max_files or max_ratio in config.toml if the store is trusted."},
 
 	{CodeCwdAbsolute, 422, "relative_cwd is an absolute path", "Give a path relative to the workspace root."},
 	{CodeCwdEscape, 422, "relative_cwd leaves the workspace", "Give a path without .. components."},

@@ -30,12 +30,12 @@ type Selector struct {
 }
 
 // ParseSelector reads the command-line form: "branch:NAME", "tag:NAME",
-// "commit:OID", "ref:refs/…", "collected:NAME", or a bare revision.
+// "commit:OID", "ref:refs/…", "collected:NAME", "snapshot:sha256:…", or a bare revision.
 func ParseSelector(s string) (Selector, error) {
 	sel := Selector{Kind: SelectRevision, Value: s}
 	if kind, value, ok := strings.Cut(s, ":"); ok {
 		switch k := SelectorKind(kind); k {
-		case SelectBranch, SelectTag, SelectCommit, SelectRef, SelectCollected:
+		case SelectBranch, SelectTag, SelectCommit, SelectRef, SelectCollected, SelectSnapshot:
 			sel = Selector{Kind: k, Value: value}
 		}
 	}
@@ -64,6 +64,11 @@ func (s Selector) Validate() error {
 	}
 	switch s.Kind {
 	case SelectRevision, SelectBranch, SelectTag, SelectCommit, SelectRef, SelectCollected:
+	case SelectSnapshot:
+		if !ValidDigest(s.Value) {
+			return bad("is not sha256: and 64 hexadecimal digits")
+		}
+		return nil
 	default:
 		return Errorf(CodeSelectorInvalid, op, "%q is no kind of selector", Printable(string(s.Kind)))
 	}
@@ -134,6 +139,9 @@ type RepositoryPoint struct {
 	Subject     string    `json:"subject,omitempty"`
 	// Scope is empty for the whole tree.
 	Scope Scope `json:"scope,omitempty"`
+	// Snapshot is the digest of a workspace's archive, whose files stand in the
+	// tree's place; the point is then what they were made from.
+	Snapshot string `json:"snapshot,omitempty"`
 }
 
 // Scope is a set of directories of a repository (cone mode): relative, clean,

@@ -401,7 +401,7 @@ const (
 
 // Strategies lists the names that a request may carry.
 func Strategies() []StrategyName {
-	return []StrategyName{StrategyAuto, StrategyBtrfsSnapshot, StrategyReflink, StrategyOverlay, StrategyGitWorktree, StrategyGitSparse, StrategyCopy, StrategyDirect}
+	return []StrategyName{StrategyAuto, StrategyBtrfsSnapshot, StrategyReflink, StrategyOverlay, StrategyGitWorktree, StrategyGitSparse, StrategyCopy, StrategyRemoteSnapshot, StrategyDirect}
 }
 
 // ParseStrategy reads a strategy's name; "" is auto.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"strconv"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -51,6 +52,11 @@ type Config struct {
 		MaxBytes   int64  `toml:"max_bytes"`
 		MaxEntries int64  `toml:"max_entries"`
 	} `toml:"images"`
+	// Snapshots bound what archives of snapshot stores may unpack to.
+	Snapshots struct {
+		policy.SnapshotLimits
+		StallTimeout string `toml:"stall_timeout"`
+	} `toml:"snapshots"`
 	IDPool struct {
 		Base  uint32 `toml:"base"`
 		Count uint32 `toml:"count"`
@@ -82,7 +88,8 @@ func ParseConfig(b []byte) (Config, error) {
 	const op = "runtime.config"
 	var c Config
 	d := toml.NewDecoder(bytes.NewReader(b)).DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
+	var err error
+	if err = d.Decode(&c); err != nil {
 		return c, tomlDiagnostic(err)
 	}
 	if _, err := policy.ParseStrategy(c.Defaults.Strategy); err != nil {
@@ -118,6 +125,14 @@ func ParseConfig(b []byte) (Config, error) {
 		default:
 			return c, policy.Errorf(policy.CodeConfigInvalid, op, "cache.protocols: %q is not file, https or ssh", policy.Printable(p))
 		}
+	}
+	if d := c.Snapshots.StallTimeout; d != "" {
+		if c.Snapshots.SnapshotLimits.StallTimeout, err = time.ParseDuration(d); err != nil {
+			return c, policy.Errorf(policy.CodeConfigInvalid, op, "snapshots.stall_timeout: %q is not a duration", policy.Printable(d))
+		}
+	}
+	if err := c.Snapshots.SnapshotLimits.Validate(); err != nil {
+		return c, policy.Errorf(policy.CodeConfigInvalid, op, "snapshots: %s", policy.AsDiagnostic(err).Message)
 	}
 	return c, c.pool().Validate()
 }
@@ -164,6 +179,7 @@ func (c *Config) checkShared() error {
 func (c Config) imageLimits() policy.ImageLimits {
 	return policy.ImageLimits{Bytes: c.Images.MaxBytes, Entries: c.Images.MaxEntries}
 }
+func (c Config) snapshotLimits() policy.SnapshotLimits { return c.Snapshots.SnapshotLimits.Normalize() }
 
 func (c Config) pool() helper.IDPool {
 	p := helper.DefaultIDPool

@@ -139,6 +139,9 @@ func (c *creation) checkPolicy(context.Context) error {
 	if err := c.checkDirty(); err != nil {
 		return err
 	}
+	if err := c.checkSnapshots(); err != nil {
+		return err
+	}
 	for _, repo := range c.repos {
 		if err := c.r.checkSource(repo.source); err != nil {
 			return err
@@ -162,7 +165,7 @@ func isLocal(s gitcache.Source) bool { return strings.HasPrefix(s.URL, "/") }
 func (r *Runtime) checkSource(s gitcache.Source) error {
 	p := s.URL
 	if !isLocal(s) {
-		u, err := url.Parse(s.URL)
+		u, err := url.Parse(strings.TrimPrefix(s.URL, "snapshot+"))
 		if err != nil || u.Scheme != "file" {
 			return nil // gitcache has checked it
 		}
@@ -189,21 +192,13 @@ func (c *creation) resolve(ctx context.Context) error {
 		}
 		repo.point = point
 		c.warnings = append(c.warnings, warnings...)
-		built, err := c.r.root.Exists(rootdir.Tree(point.RepositoryID, treeKey(point)) + ".json")
+		built, err := c.r.root.Exists(rootdir.Tree(point.RepositoryID, point.TreeKey()) + ".json")
 		warm = warm && err == nil && built
 	}
 	if warm {
 		return nil
 	}
 	return c.joinClean(ctx)
-}
-
-// treeKey is the cache's name of a point's tree.
-func treeKey(p policy.RepositoryPoint) string {
-	if k := p.Scope.Key(); k != "" {
-		return p.TreeID + "." + k
-	}
-	return p.TreeID
 }
 
 func (c *creation) lookForChanges(ctx context.Context, src gitcache.Source) {
@@ -261,13 +256,13 @@ func (c *creation) pristine(ctx context.Context) error {
 func (c *creation) trees() []helper.RepositoryTree {
 	var out []helper.RepositoryTree
 	for _, repo := range c.repos {
-		t := helper.RepositoryTree{RepositoryID: repo.point.RepositoryID, Strategy: c.strategy, Caches: repo.caches}
+		t := helper.RepositoryTree{RepositoryID: repo.point.RepositoryID, Strategy: c.cloneStrategy(), Caches: repo.caches}
 		switch {
 		case c.strategy == policy.StrategyDirect:
 		case repo.tree != nil:
 			t.TreeKey = repo.tree.Key
 		default:
-			t.TreeKey = treeKey(repo.point)
+			t.TreeKey = repo.point.TreeKey()
 		}
 		out = append(out, t)
 	}
@@ -438,6 +433,9 @@ func (c *creation) allocation() registry.Allocation {
 		if t.TreeKey != "" && t.Strategy != policy.StrategyGitSparse {
 			a.SourceCacheRefs = append(a.SourceCacheRefs, rootdir.Tree(t.RepositoryID, t.TreeKey))
 		}
+	}
+	if c.strategy == policy.StrategyRemoteSnapshot {
+		a.MaterializerKind, a.StrategyReason = c.strategy, "remote_snapshot was asked for; from the cache's tree "+a.StrategyReason
 	}
 	return a
 }

@@ -94,6 +94,11 @@ func (c *creation) apply(ctx context.Context) error {
 	}
 	for i := range c.repos {
 		repo := &c.repos[i]
+		if repo.point.Snapshot != "" {
+			if err := c.recordSnapshot(ctx, i); err != nil {
+				return err
+			}
+		}
 		if repo.patch == nil {
 			continue
 		}

@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"yoi.dev/yoi-runtime/ledger/registry"
@@ -41,7 +42,7 @@ func (r *Runtime) WorkspaceDisk(ctx context.Context, id policy.AllocationID) (Di
 		return DiskUsage{}, err
 	}
 	out.ReferencedBytes, out.ExclusiveBytes, out.Inodes, out.Partial = u.Referenced, u.Exclusive, u.Inodes, u.Partial
-	if a.MaterializerKind == policy.StrategyOverlay {
+	if slices.ContainsFunc(a.Mounts, func(m registry.Mount) bool { return m.Strategy == policy.StrategyOverlay }) {
 		var ev Evidence
 		if err := json.Unmarshal(a.Evidence, &ev); err == nil {
 			out.ReferencedBytes += ev.Bytes

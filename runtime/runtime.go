@@ -54,6 +54,7 @@ type Runtime struct {
 	helper    helper.Helper
 	daemon    bool
 	ephemeral bool
+	progress  func(gitcache.Progress)
 	log       *slog.Logger
 	now       func() time.Time
 	started   time.Time
@@ -76,7 +77,7 @@ const embeddedSegment = 32 << 10
 // Open opens a Runtime root, making it if needed. Recovery is the caller's to
 // start: Recover, which a daemon does before it serves.
 func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
-	r := &Runtime{daemon: o.Daemon, log: o.Log, now: o.Clock, direct: make(map[policy.WorkerID][]*os.File), looks: make(chan struct{}, maxLooks)}
+	r := &Runtime{daemon: o.Daemon, log: o.Log, progress: o.Progress, now: o.Clock, direct: make(map[policy.WorkerID][]*os.File), looks: make(chan struct{}, maxLooks)}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -148,7 +149,8 @@ func (r *Runtime) cacheOptions(progress func(gitcache.Progress)) gitcache.Option
 	return gitcache.Options{
 		Root: r.root.Path, Ledger: (*journal)(r), Progress: progress, Log: r.log,
 		AllowProtocols: r.config.Cache.Protocols,
-		MakeTop:        r.top(cow.MakeTop), SealTop: r.top(cow.SealTop),
+		OpenSnapshot:   r.openSnapshot, SnapshotLimits: r.config.snapshotLimits(),
+		MakeTop: r.top(cow.MakeTop), SealTop: r.top(cow.SealTop),
 		RemoveTop: r.top(cow.RemoveTop), Measure: r.exclusive,
 		CopyLive: r.copyLive, DigestTree: digestTree,
 	}

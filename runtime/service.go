@@ -40,6 +40,12 @@ type Service interface {
 	ListImages(ctx context.Context) ([]Image, error)
 	GetImage(ctx context.Context, name policy.ImageName) (Image, error)
 	RemoveImage(ctx context.Context, name policy.ImageName) error
+	// ExportSnapshot writes an archive to a store, ImportSnapshot takes one into
+	// the cache.
+	ExportSnapshot(ctx context.Context, req ExportSnapshotRequest) (StoredSnapshot, error)
+	ImportSnapshot(ctx context.Context, req ImportSnapshotRequest) (ResolveResult, error)
+	ListStoredSnapshots(ctx context.Context, store string) (StoredSnapshotList, error)
+	RemoveStoredSnapshot(ctx context.Context, store string, digest policy.SnapshotDigest) error
 
 	CreateWorkspace(ctx context.Context, req CreateWorkspaceRequest) (Workspace, error)
 	ListWorkspaces(ctx context.Context, f ListFilter) (WorkspaceList, error)

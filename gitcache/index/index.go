@@ -45,6 +45,12 @@ type Entry struct {
 	Stat         Stat
 }
 
+// Blob is what an entry says of a file's content.
+type Blob struct {
+	OID  string // raw
+	Mode uint32
+}
+
 // IsGitlink says whether the entry is a submodule's commit.
 func (e Entry) IsGitlink() bool { return e.Mode&modeTypeMask == modeGitlink }
 

@@ -124,6 +124,23 @@ func (s *Service) Resolve(ctx context.Context, req runtime.ResolveRequest) (runt
 	return runtime.ResolveResult{Point: Point(), Warnings: []policy.Diagnostic{warning()}}, s.enter(ctx, "Resolve", "", req)
 }
 
+func (s *Service) ExportSnapshot(ctx context.Context, req runtime.ExportSnapshotRequest) (runtime.StoredSnapshot, error) {
+	return StoredSnapshot(), s.enter(ctx, "ExportSnapshot", "", req)
+}
+
+func (s *Service) ImportSnapshot(ctx context.Context, req runtime.ImportSnapshotRequest) (runtime.ResolveResult, error) {
+	return runtime.ResolveResult{Point: Point()}, s.enter(ctx, "ImportSnapshot", "", req)
+}
+
+func (s *Service) ListStoredSnapshots(ctx context.Context, store string) (runtime.StoredSnapshotList, error) {
+	return answer(s, runtime.StoredSnapshotList{Items: []runtime.StoredSnapshotItem{{Digest: StoredSnapshot().Digest, Bytes: 4096, StoredAt: Then}}},
+		s.enter(ctx, "ListStoredSnapshots", store, nil))
+}
+
+func (s *Service) RemoveStoredSnapshot(ctx context.Context, store string, digest policy.SnapshotDigest) error {
+	return s.enter(ctx, "RemoveStoredSnapshot", store, digest)
+}
+
 func (s *Service) AddPatch(ctx context.Context, req runtime.AddPatchRequest) (runtime.Patch, error) {
 	return Patches()[0], s.enter(ctx, "AddPatch", "", req)
 }

@@ -30,7 +30,7 @@ func Point() policy.RepositoryPoint {
 	return policy.RepositoryPoint{
 		RepositoryID: Repository, CommitID: Commit, TreeID: Tree,
 		Selector: policy.Selector{Kind: policy.SelectBranch, Value: "main"}, ResolvedAt: Then,
-		CommittedAt: Then.Add(-time.Hour), Subject: "Say hello", Scope: policy.Scope{"src"},
+		CommittedAt: Then.Add(-time.Hour), Subject: "Say hello", Scope: policy.Scope{"src"}, Snapshot: "sha256:" + strings.Repeat("5a", 32),
 	}
 }
 
@@ -179,4 +179,12 @@ func Collected() []runtime.Collected {
 		RepositoryID: Repository, Name: "work/1", Selector: policy.Selector{Kind: policy.SelectCollected, Value: "work/1"},
 		CommitID: Commit, TreeID: Tree, BaseID: Commit, AllocationID: Allocation, Commits: 2, Bytes: 300, CollectedAt: Then,
 	}}
+}
+
+// StoredSnapshot is an exported workspace.
+func StoredSnapshot() runtime.StoredSnapshot {
+	return runtime.StoredSnapshot{
+		Digest: "sha256:" + strings.Repeat("5a", 32), Kind: "workspace", Point: Point(), Source: "snapshot+https://store.example/app",
+		Objects: 12, Files: 9, Bytes: 4096, CreatedAt: Then, Warnings: []policy.Diagnostic{warning()},
+	}
 }

@@ -1,0 +1,166 @@
+package gitcache
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/snapshot"
+)
+
+// archive exports a point as the runtime does.
+func (f *fixture) archive(p policy.RepositoryPoint) (archive []byte, digest string) {
+	f.t.Helper()
+	oids, err := f.TreeObjects(f.t.Context(), p)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	format := "sha1"
+	if len(p.CommitID) == 64 {
+		format = "sha256"
+	}
+	var b bytes.Buffer
+	w, err := snapshot.NewWriter(&b, snapshot.Header{Kind: snapshot.KindPoint, ObjectFormat: format, Commit: p.CommitID, Objects: int64(len(oids)), Scope: p.Scope})
+	if err == nil {
+		err = f.ReadObjects(f.t.Context(), p.RepositoryID, oids, w.Object)
+	}
+	if err == nil {
+		digest, err = w.Finish()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return b.Bytes(), digest
+}
+
+// importer is a second host, whose store has what is put into it.
+type importer struct {
+	*fixture
+	store map[string][]byte
+	gets  int
+}
+
+func newImporter(t *testing.T) *importer {
+	i := &importer{store: make(map[string][]byte)}
+	j := &journal{held: map[string]Resource{}}
+	root := t.TempDir()
+	c, err := Open(Options{Root: root, Ledger: j, OpenSnapshot: func(_ context.Context, _, digest string) (io.ReadCloser, error) {
+		i.gets++
+		b, ok := i.store[digest]
+		if !ok {
+			return nil, policy.Errorf(policy.CodeRemoteSnapshotUnknown, "test", "no such snapshot")
+		}
+		return io.NopCloser(bytes.NewReader(b)), nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.fixture = &fixture{Cache: c, t: t, journal: j, root: root}
+	return i
+}
+
+func (i *importer) from(digest string, scope ...string) (policy.RepositoryPoint, error) {
+	src, err := ParseSource("snapshot+https://store.example/app", "/")
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	p, _, err := i.Resolve(i.t.Context(), src, policy.Selector{Kind: policy.SelectSnapshot, Value: digest}, ResolveOptions{Scope: scope})
+	return p, err
+}
+
+// A tree out of an archive is the tree that git checks out, index and all.
+func TestSnapshotMakesTheSameTree(t *testing.T) {
+	repos := map[string]testenv.Repo{
+		"small": testenv.RepoSmall(t), "odd names": testenv.RepoOddNames(t), "submodules": testenv.RepoSubmodules(t),
+		"lfs": testenv.RepoLFS(t), "many": testenv.RepoFiles(t, 300),
+		"attributes": testenv.Commit(t, testenv.RepoSmall(t), "eol", map[string]*testenv.Entry{
+			".gitattributes": {Data: "*.txt eol=crlf\n"}, "dos.txt": {Data: "a\nb\n"},
+		}),
+		"large": testenv.Commit(t, testenv.RepoSmall(t), "large", map[string]*testenv.Entry{
+			"one": {Data: strings.Repeat("0123456789abcdef", 100_000)}, "two": {Data: strings.Repeat("0123456789abcdef", 100_000), Mode: "100755"},
+		}),
+	}
+	for name, repo := range repos {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			p := f.resolve(f.source(repo.Dir), "HEAD")
+			want, _ := f.pristine(p)
+			archive, digest := f.archive(p)
+			i := newImporter(t)
+			i.store[digest] = archive
+			q, err := i.from(digest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if q.CommitID != p.CommitID || q.TreeID != p.TreeID || !q.CommittedAt.Equal(p.CommittedAt) || q.Subject != p.Subject {
+				t.Errorf("got %+v, want %+v", q, p)
+			}
+			got, _ := i.pristine(q)
+			sameTree(t, f.path(want.RelPath), i.path(got.RelPath))
+			if got.Entries != want.Entries || got.Bytes != want.Bytes {
+				t.Errorf("%+v, want %+v", got.Tree, want.Tree)
+			}
+			if reads := contentReads(t, i.fixture, q, i.path(got.RelPath)); name != "attributes" && len(reads) != 0 {
+				t.Errorf("the first status reads %q", reads)
+			}
+			if _, err := i.from(digest); err != nil || i.gets != 1 {
+				t.Errorf("%d downloads, %v", i.gets, err)
+			}
+			noLeftovers(t, i.fixture)
+		})
+	}
+}
+
+// sameTree compares all but git's directory.
+func sameTree(t *testing.T, a, b string) {
+	t.Helper()
+	list := func(top string) map[string]string {
+		out := make(map[string]string)
+		err := filepath.WalkDir(top, func(p string, _ os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rel, _ := filepath.Rel(top, p)
+			if rel == ".git" {
+				return filepath.SkipDir
+			}
+			st, err := os.Lstat(p)
+			if err != nil {
+				return err
+			}
+			text := st.Mode().String() + " " + st.ModTime().String()
+			if st.Mode().IsRegular() {
+				data, err := os.ReadFile(p)
+				if err != nil {
+					return err
+				}
+				text += string(data)
+			} else if st.Mode()&os.ModeSymlink != 0 {
+				target, _ := os.Readlink(p)
+				text += target
+			}
+			out[rel] = text
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	x, y := list(a), list(b)
+	for k, v := range x {
+		if y[k] != v {
+			t.Errorf("%q: %.80q, want %.80q", k, y[k], v)
+		}
+		delete(y, k)
+	}
+	for k := range y {
+		t.Errorf("%q is too many", k)
+	}
+}

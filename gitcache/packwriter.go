@@ -1,0 +1,57 @@
+package gitcache
+
+import (
+	"crypto/sha1" // #nosec: git's checksum
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"io"
+
+	"github.com/klauspost/compress/zlib"
+)
+
+// packWriter writes a pack without deltas, gitformat-pack(5).
+type packWriter struct {
+	w   io.Writer
+	sum hash.Hash
+	z   *zlib.Writer
+}
+
+var packTypes = map[string]byte{"commit": 1, "tree": 2, "blob": 3}
+
+func newPackWriter(w io.Writer, format string, objects int64) (*packWriter, error) {
+	p := &packWriter{sum: sha1.New()}
+	if format == "sha256" {
+		p.sum = sha256.New()
+	}
+	p.w = io.MultiWriter(w, p.sum)
+	var err error
+	if p.z, err = zlib.NewWriterLevel(p.w, zlib.BestSpeed); err != nil {
+		return nil, err
+	}
+	head := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(objects))
+	_, err = p.w.Write(head)
+	return p, err
+}
+
+func (p *packWriter) object(kind string, size int64, content io.Reader) error {
+	b := []byte{packTypes[kind]<<4 | byte(size&0x0f)}
+	for n := size >> 4; n > 0; n >>= 7 {
+		b[len(b)-1] |= 0x80
+		b = append(b, byte(n&0x7f))
+	}
+	if _, err := p.w.Write(b); err != nil {
+		return err
+	}
+	p.z.Reset(p.w)
+	if _, err := io.Copy(p.z, content); err != nil {
+		return err
+	}
+	return p.z.Close()
+}
+
+// trailer makes the pack whole: without it git takes nothing of it.
+func (p *packWriter) trailer() error {
+	_, err := p.w.Write(p.sum.Sum(nil))
+	return err
+}
