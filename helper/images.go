@@ -119,12 +119,7 @@ func (l *Local) ImportImage(ctx context.Context, req ImportImageRequest, archive
 	if image.ID == "" {
 		return res, err // nothing was made
 	}
-	after := context.WithoutCancel(ctx)
-	uerr := s.removeImage(after, image)
-	if uerr == nil {
-		uerr = l.release(req.ID, image)
-	}
-	if uerr != nil {
+	if uerr := s.discard(context.WithoutCancel(ctx), image); uerr != nil {
 		l.log.Warn("half-made image left to the ledger", "image", req.ID, "error", uerr)
 	}
 	return res, err
@@ -200,10 +195,18 @@ func (l *Local) RemoveImage(ctx context.Context, id policy.AllocationID) error {
 	if image.ID == "" {
 		return policy.Errorf(policy.CodeImageUnknown, op, "there is no image %s", id)
 	}
+	return s.discard(ctx, image)
+}
+
+// discard removes an image and writes it off.
+func (s *imageStore) discard(ctx context.Context, image ledger.Resource) error {
 	if err := s.removeImage(ctx, image); err != nil {
 		return err
 	}
-	return l.release(id, image)
+	if err := s.l.release(policy.AllocationID(image.Owner), image); err != nil {
+		return err
+	}
+	return s.l.ledger.Sync(ctx)
 }
 
 // retireImage decides that an image goes: no allocation stands on it, and none

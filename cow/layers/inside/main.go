@@ -56,20 +56,23 @@ func serve(in *bufio.Reader, out *json.Encoder) (layers.Done, error) {
 	if err := confine(req); err != nil {
 		return layers.Done{}, err
 	}
-	s, err := store.Open(req.Driver, storeAt, runAt)
-	if err != nil {
-		return layers.Done{}, err
-	}
-	var done layers.Done
 	switch req.Op {
 	case layers.OpImport:
-		done, err = importImage(s, req, in, out)
+		return importImage(req, in, out)
 	case layers.OpRemove:
-		err = removeLayers(s, req.Layers)
-	default:
-		err = policy.Errorf(policy.CodeBadRequest, "layers.serve", "%q is no request", policy.Printable(req.Op))
+		return layers.Done{}, removeLayers(req)
 	}
-	return done, errors.Join(err, s.Close())
+	return layers.Done{}, policy.Errorf(policy.CodeBadRequest, "layers.serve", "%q is no request", policy.Printable(req.Op))
+}
+
+// withStore opens the store, which makes directories in it: never before what is
+// to be done there has been written down.
+func withStore(req layers.Request, f func(*store.Store) error) error {
+	s, err := store.Open(req.Driver, storeAt, runAt)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(s), s.Close())
 }
 
 func readLine(in *bufio.Reader, v any) error {
@@ -92,7 +95,7 @@ func endWithCaller(in *bufio.Reader) {
 	}()
 }
 
-func importImage(s *store.Store, req layers.Request, in *bufio.Reader, out *json.Encoder) (layers.Done, error) {
+func importImage(req layers.Request, in *bufio.Reader, out *json.Encoder) (layers.Done, error) {
 	archive := os.NewFile(layers.ArchiveFD, "archive")
 	st, err := archive.Stat()
 	if err != nil {
@@ -116,19 +119,24 @@ func importImage(s *store.Store, req layers.Request, in *bufio.Reader, out *json
 	}
 	endWithCaller(in)
 	filter := &image.Filter{Limits: limits, Single: req.Single}
+	err = withStore(req, func(s *store.Store) error { return addLayers(s, filter, img.Layers, agreed.Reuse, out) })
+	c := filter.Counts
+	return layers.Done{Bytes: c.Bytes, Entries: c.Entries, Warnings: warnings(c)}, err
+}
+
+// addLayers unpacks the layers, lowest first, and makes them durable.
+func addLayers(s *store.Store, filter *image.Filter, list []*image.Layer, whole []string, out *json.Encoder) error {
 	parent := ""
-	for i, l := range img.Layers {
-		if err := out.Encode(layers.Answer{Progress: &layers.Progress{Layer: i + 1, Layers: len(img.Layers)}}); err != nil {
-			return layers.Done{}, err
+	for i, l := range list {
+		if err := out.Encode(layers.Answer{Progress: &layers.Progress{Layer: i + 1, Layers: len(list)}}); err != nil {
+			return err
 		}
-		reuse := slices.Contains(agreed.Reuse, l.Chain) && s.Has(l.Chain)
-		if err := addLayer(s, filter, l, parent, reuse); err != nil {
-			return layers.Done{}, err
+		if err := addLayer(s, filter, l, parent, slices.Contains(whole, l.Chain) && s.Has(l.Chain)); err != nil {
+			return err
 		}
 		parent = l.Chain
 	}
-	c := filter.Counts
-	return layers.Done{Bytes: c.Bytes, Entries: c.Entries, Warnings: warnings(c)}, s.Sync()
+	return s.Sync()
 }
 
 // addLayer unpacks one layer. One that the store has whole is only read: its
@@ -166,16 +174,18 @@ func addLayer(s *store.Store, filter *image.Filter, l *image.Layer, parent strin
 
 var errStopped = errors.New("the layer is not read any further")
 
-func removeLayers(s *store.Store, list []string) error {
-	if err := layers.CheckLayers(list); err != nil {
+func removeLayers(req layers.Request) error {
+	if err := layers.CheckLayers(req.Layers); err != nil {
 		return err
 	}
-	for _, l := range list {
-		if err := s.Remove(l); err != nil {
-			return err
+	return withStore(req, func(s *store.Store) error {
+		for _, l := range req.Layers {
+			if err := s.Remove(l); err != nil {
+				return err
+			}
 		}
-	}
-	return s.Sync()
+		return s.Sync()
+	})
 }
 
 // warnings say what of the image has no effect in a sandbox.

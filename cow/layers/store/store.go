@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	graphdriver "go.podman.io/storage/drivers"
 	"go.podman.io/storage/drivers/overlay"
@@ -39,7 +40,10 @@ type Store struct {
 func Open(driver policy.ImageDriver, dir, run string) (*Store, error) {
 	o := graphdriver.Options{Root: dir, RunRoot: run}
 	var d graphdriver.Driver
-	var err error
+	err := sweep(filepath.Join(dir, "overlay"))
+	if err != nil {
+		return nil, failed("the image store cannot be cleaned", err)
+	}
 	if driver == policy.ImageVFS {
 		d, err = vfs.Init(filepath.Join(dir, "vfs"), o)
 	} else {
@@ -51,7 +55,11 @@ func Open(driver policy.ImageDriver, dir, run string) (*Store, error) {
 		}
 	}
 	if err != nil {
-		return nil, failed("the image store cannot be opened", err)
+		f := failed("the image store cannot be opened", err)
+		if driver == policy.ImageOverlay {
+			f = f.WithHint("Where the file system has no overlays, --driver vfs works.")
+		}
+		return nil, f
 	}
 	return &Store{driver: d, dir: dir}, nil
 }
@@ -100,8 +108,31 @@ func (s *Store) Sync() error {
 // Close gives back what the driver holds.
 func (s *Store) Close() error { return s.driver.Cleanup() }
 
-func failed(what string, err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+// sweep removes the directories in which an earlier process, which was killed,
+// tried the kernel's overlays: they have names of their own beside the layers'.
+func sweep(home string) error {
+	entries, err := os.ReadDir(home)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if n := e.Name(); n == "l" || len(n) == layerName || strings.HasPrefix(n, ".has-") {
+			continue
+		}
+		err = errors.Join(err, os.RemoveAll(filepath.Join(home, e.Name())))
+	}
+	return err
+}
+
+// layerName is the length of a layer's name.
+const layerName = 64
+
+// failed finds a full disk in an error, also where the library has only the text
+// that its other process wrote.
+func failed(what string, err error) *policy.Diagnostic {
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) ||
+		strings.Contains(err.Error(), unix.ENOSPC.Error()) || strings.Contains(err.Error(), unix.EDQUOT.Error())
+	if full {
 		return policy.Errorf(policy.CodeDiskFull, "layers.store", "the Runtime root's file system is full").Because(err)
 	}
 	return policy.Errorf(policy.CodeImageProgramFailed, "layers.store", "%s", what).Because(err)
