@@ -341,10 +341,7 @@ func (s *imageStore) close() {
 // run starts yoi-layers on the store. Root passes the layers' directory as a
 // detached mount, since the ids that the program gets cannot walk there.
 func (s *imageStore) run(ctx context.Context, req layers.Request, archive *os.File, calls layers.Calls) (layers.Done, error) {
-	c := layers.Config{Program: s.l.layersProg, Privileged: s.l.privileged, Lock: s.lock, Archive: archive}
-	if c.Program == "" {
-		c.Program = layers.Program()
-	}
+	c := layers.Config{Program: s.l.layersProgram(), Privileged: s.l.privileged, Lock: s.lock, Archive: archive}
 	if !s.l.privileged {
 		req.StorePath, req.StoreBeneath = s.l.root.Path, rootdir.ImageLayers
 		return layers.Run(ctx, c, req, calls)
@@ -356,6 +353,22 @@ func (s *imageStore) run(ctx context.Context, req layers.Request, archive *os.Fi
 	defer mount.Close()
 	c.Store = mount
 	return layers.Run(ctx, c, req, calls)
+}
+
+func (l *Local) layersProgram() string {
+	if l.layersProg != "" {
+		return l.layersProg
+	}
+	return layers.Program()
+}
+
+// imagesCheck says whether images can be imported and removed; running in one
+// takes no program.
+func (l *Local) imagesCheck() Check {
+	if err := unix.Access(l.layersProgram(), unix.X_OK); err != nil {
+		return Check{"images", "degraded", "yoi-layers is not beside the other programs: no image can be imported or removed", "install yoi-layers, which make build puts into bin/"}
+	}
+	return Check{Name: "images", State: "ok", Message: "base images can be imported: OCI layouts, docker archives, root file systems"}
 }
 
 // removeImage removes an image's record directory and those of its layers that

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/cow/layers/imagetest"
 )
 
 // TestScripts runs the command line as a user would, on real repositories and
@@ -26,13 +28,15 @@ import (
 //	capture NAME REGEXP FILE      set $NAME to the first group's match
 //	makerepo DIR                  a repository of two commits and the tag v1
 //	tree DIR FILE                 write a listing of DIR to FILE
+//	makelayout DIR REF            an OCI layout with busybox in one layer
 func TestScripts(t *testing.T) {
+	layers := buildLayers(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			e.Vars = append(e.Vars,
-				"YOI_RUNTIME_ROOT="+filepath.Join(e.WorkDir, "rt"), "YOI_SOCKET=", "LANG=C.UTF-8",
+				"YOI_RUNTIME_ROOT="+filepath.Join(e.WorkDir, "rt"), "YOI_SOCKET=", "LANG=C.UTF-8", "YOI_LAYERS="+layers,
 				"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null",
 				"GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=C", "GIT_COMMITTER_EMAIL=c@example.com",
 			)
@@ -40,6 +44,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "capture": capture, "makerepo": makerepo, "tree": tree,
+			"makelayout": func(ts *testscript.TestScript, neg bool, args []string) { makelayout(t, ts, neg, args) },
 		},
 		Condition: func(cond string) (bool, error) {
 			if cond == "root" {
@@ -48,6 +53,32 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 	})
+}
+
+// buildLayers builds the program that unpacks images, where every user can run it.
+func buildLayers(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	out := filepath.Join(dir, "yoi-layers")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", out, "../yoi-layers")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building yoi-layers: %v\n%s", err, text)
+	}
+	return out
+}
+
+func makelayout(t *testing.T, ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: makelayout DIR REF")
+	}
+	img := imagetest.Image{Ref: args[1], Env: []string{"PATH=/bin"}, Compress: "gzip",
+		Layers: [][]byte{imagetest.Layer(t, append(imagetest.Busybox(t), imagetest.File("etc/setuid", "x", 0o4755))...)}}
+	for name, b := range imagetest.OCI(t, img) {
+		file := filepath.Join(ts.MkAbs(args[0]), name)
+		ts.Check(os.MkdirAll(filepath.Dir(file), 0o755))
+		ts.Check(os.WriteFile(file, b, 0o644))
+	}
 }
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
