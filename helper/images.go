@@ -258,9 +258,18 @@ func (l *Local) removeRecord(ctx context.Context, image ledger.Resource) error {
 	return diskError("helper.image_remove", d.Sync())
 }
 
+// recoveryWait is how long recovery waits for the image store: long enough for a
+// yoi-layers whose caller has died to notice, not for an import of somebody else.
+const recoveryWait = 5 * time.Second
+
 // removeImage is recovery's way to remove what is left of an image.
 func (l *Local) removeImage(ctx context.Context, image ledger.Resource) error {
-	s, err := l.openImageStore(ctx)
+	wait, cancel := context.WithTimeout(ctx, recoveryWait)
+	defer cancel()
+	s, err := l.openImageStore(wait)
+	if err != nil && wait.Err() != nil && ctx.Err() == nil {
+		return policy.Errorf(policy.CodeCleanupIncomplete, "helper.image_remove", "the image %s stays until the image store is free", image.Owner).Because(err)
+	}
 	if err != nil {
 		return err
 	}

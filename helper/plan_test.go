@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"yoi.dev/yoi-runtime/cow/layers"
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -184,5 +185,84 @@ func TestPlanOfALook(t *testing.T) {
 		if _, ok := ops["/scratch"].(mounts.Tmpfs); !ok {
 			t.Errorf("%s: the Worker's scratch is mounted", s)
 		}
+	}
+}
+
+func TestPlanImage(t *testing.T) {
+	names := []string{strings.Repeat("a", 64), strings.Repeat("b", 64)}
+	req := launchOf(policy.StrategyOverlay, testTree)
+	req.Root, req.Image = policy.RootImage("tools"), &ImageRoot{ID: "im-1", Driver: policy.ImageOverlay, Layers: names}
+	if err := req.validateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	host := &hostRoot{links: map[string]string{"/bin": "usr/bin"}, dirs: []string{"/usr"}, files: make(map[string]cachedFile)}
+	for driver, want := range map[policy.ImageDriver][]string{
+		policy.ImageOverlay: {"image-store/layers/overlay/" + names[1] + "/diff", "image-store/layers/overlay/" + names[0] + "/diff"},
+		policy.ImageVFS:     {"image-store/layers/vfs/dir/" + names[1]},
+	} {
+		req.Image.Driver = driver
+		plan, err := buildPlan(req, host, nil, &pathSources{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := plan.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, l := range plan.Layers {
+			got = append(got, l.Beneath)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: the layers are %q, want %q", driver, got, want)
+		}
+		made := make(map[string]mounts.Op)
+		for _, op := range plan.Ops {
+			made[op.Where()] = op
+		}
+		if f, ok := made["/etc/resolv.conf"].(mounts.File); !ok || len(f.Content) != 0 {
+			t.Errorf("without a network /etc/resolv.conf is %+v", made["/etc/resolv.conf"])
+		}
+		for _, at := range []string{"/usr", "/bin", "/etc/ld.so.cache"} {
+			if made[at] != nil {
+				t.Errorf("the host's %s is in an image's sandbox", at)
+			}
+		}
+		for _, at := range []string{"/etc/passwd", "/etc/group", "/proc", "/dev", "/tmp", "/workspace/app", "/scratch"} {
+			if made[at] == nil {
+				t.Errorf("%s is left to the image", at)
+			}
+		}
+	}
+	for name, change := range map[string]func(*LaunchRequest){
+		"an image without a profile": func(r *LaunchRequest) { r.Root = policy.RootSystem },
+		"a profile without an image": func(r *LaunchRequest) { r.Image = nil },
+		"an id that is a path":       func(r *LaunchRequest) { r.Image = &ImageRoot{ID: "../x", Driver: "overlay", Layers: names} },
+		"a layer that is a path": func(r *LaunchRequest) {
+			r.Image = &ImageRoot{ID: "im-1", Driver: "overlay", Layers: []string{"../../x"}}
+		},
+		"no layers":      func(r *LaunchRequest) { r.Image = &ImageRoot{ID: "im-1", Driver: "overlay"} },
+		"another driver": func(r *LaunchRequest) { r.Image = &ImageRoot{ID: "im-1", Driver: "../x", Layers: names} },
+		"no profile":     func(r *LaunchRequest) { r.Root, r.Image = "other", nil },
+	} {
+		bad := req
+		change(&bad)
+		if err := bad.validateRoot(); err == nil {
+			t.Errorf("%s passes", name)
+		}
+	}
+}
+
+// The ids of images are nobody's else.
+func TestIDPoolKeepsClearOfImages(t *testing.T) {
+	if err := DefaultIDPool.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, p := range []IDPool{{layers.IDs, 1}, {layers.IDs - 65536, 2}, {layers.IDs - 1, 1}, {layers.IDs + 65535, 1}} {
+		if p.Validate() == nil {
+			t.Errorf("a pool from %#x with %d ranges passes", p.Base, p.Count)
+		}
+	}
+	if err := (IDPool{layers.IDs - 65536, 1}).Validate(); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"errors"
 	"os"
 	"path"
 	"strings"
@@ -18,6 +19,7 @@ func TestValidate(t *testing.T) {
 		{Ops: []Op{Overlay{Target: "/a/b/c", Data: src, Upper: "u", Work: "w"}, Overlay{Target: "/a/b/d", Lower: []Source{src}}}},
 		{Ops: []Op{Bind{Target: "/x", Source: Source{Path: "/", Beneath: "a/b"}}, Symlink{Target: "/bin", To: "usr/bin"}}},
 		{Ops: []Op{Bind{Target: "/x", Source: Source{Mount: os.Stdin}}}},
+		{Ops: []Op{Proc{Target: "/proc"}}, Layers: []Source{src, {Path: "/", Beneath: "a/b"}, {Mount: os.Stdin}}},
 	}
 	for i, p := range good {
 		if err := p.Validate(); err != nil {
@@ -106,4 +108,17 @@ func FuzzValidate(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestValidateLayers(t *testing.T) {
+	for name, layers := range map[string][]Source{
+		"empty":    {{}},
+		"relative": {{Path: "usr"}},
+		"upwards":  {{Path: "/usr", Beneath: "../etc"}},
+		"too many": make([]Source, maxLayers+1),
+	} {
+		if err := (Plan{Layers: layers}).Validate(); !errors.Is(err, policy.CodePolicyInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

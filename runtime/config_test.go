@@ -14,6 +14,10 @@ func TestParseConfig(t *testing.T) {
 	}{
 		"empty":            {"", ""},
 		"whole":            {"[defaults]\nstrategy='overlay'\ncleanup_policy='keep_for:1h'\nnetwork='none'\nseccomp='strict'\n[cache]\nmax_bytes=1000\nprotocols=['file']\n[sandbox]\nallow_host_network=true\n[id_pool]\nbase=600000\ncount=10\n", ""},
+		"images":           {"[defaults]\nroot='image:base'\n[images]\ndriver='vfs'\nmax_bytes=1000\nmax_entries=10\n", ""},
+		"image driver":     {"[images]\ndriver='aufs'\n", "images.driver"},
+		"image limits":     {"[images]\nmax_bytes=-1\n", "images"},
+		"root":             {"[defaults]\nroot='image:../x'\n", "defaults"},
 		"unknown setting":  {"[cache]\nmax_byte=1\n", "line 2: no such setting"},
 		"syntax":           {"[cache\n", "line 1"},
 		"strategy":         {"[defaults]\nstrategy='magic'\n", "defaults.strategy"},

@@ -43,7 +43,8 @@ from standard input: podman save alpine | yoi image import -. No registry is ask
 			defer archive.Close()
 			req := runtime.ImportImageRequest{Name: policy.ImageName(name), Select: selected, Driver: policy.ImageDriver(driver), Progress: a.progress.show}
 			return a.with(cmd.Context(), func(s runtime.Service) error {
-				img, err := s.ImportImage(cmd.Context(), req, archive)
+				img, err := s.ImportImage(cmd.Context(), req, a.watched(s, archive))
+				a.progress.clear()
 				if err != nil {
 					return err
 				}
@@ -189,6 +190,39 @@ func (a *app) plainArchive(f *os.File) (io.ReadCloser, error) {
 		return nil, policy.Errorf(policy.CodeImageInvalid, "yoi.image", "the archive cannot be decompressed").Because(err)
 	}
 	return stream{z, f}, nil
+}
+
+// watched shows how much of an archive has been sent or copied. A plain file that
+// the embedded runtime reads where it is stays what it is.
+func (a *app) watched(s runtime.Service, archive io.Reader) io.Reader {
+	f, isFile := archive.(*os.File)
+	if _, embedded := s.(*runtime.Runtime); embedded && isFile {
+		return archive
+	}
+	w := &watched{r: archive, show: a.progress.show}
+	if isFile {
+		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
+			w.total = st.Size()
+		}
+	}
+	return w
+}
+
+type watched struct {
+	r           io.Reader
+	done, total int64
+	show        func(runtime.RunProgress)
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.r.Read(b)
+	w.done += int64(n)
+	if err == io.EOF {
+		w.show(runtime.RunProgress{Phase: "unpacking"})
+	} else {
+		w.show(runtime.RunProgress{Phase: "reading the archive, bytes", Done: w.done, Total: w.total})
+	}
+	return n, err
 }
 
 // stream reads from one thing and closes another.

@@ -67,7 +67,7 @@ func busybox(t testing.TB) it.Image {
 }
 
 const look = `cat /etc/changed; ls /opt; test -e /etc/removed || echo removed; ls /workspace/small >/dev/null && echo repository
-echo $IMAGE_SAYS $HOME; grep -c image /etc/passwd; cat /etc/resolv.conf; touch /new 2>/dev/null || echo read-only; touch /tmp/x /scratch/x $HOME/x && echo writable`
+echo $IMAGE_SAYS $HOME; grep -c image /etc/passwd; cat /etc/resolv.conf; touch /new 2>/dev/null || echo read-only; touch /tmp/x /scratch/x $HOME/x /dev/shm/x && echo writable`
 
 const seen = "newshown\nremoved\nrepository\nhello /home/worker\n0\nread-only\nwritable\n"
 
