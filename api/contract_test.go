@@ -94,7 +94,7 @@ func checkParameters(t *testing.T, r route, op *openapi3.Operation) {
 // always there.
 func TestSchemasAreTheGoTypes(t *testing.T) {
 	answers := map[string]any{
-		"Problem": Problem{}, "Diagnostic": policy.Diagnostic{}, "Info": runtime.Info{}, "Repository": runtime.Repository{},
+		"Problem": Problem{}, "Diagnostic": policy.Diagnostic{}, "DiagnosticItem": policy.DiagnosticItem{}, "Info": runtime.Info{}, "Repository": runtime.Repository{},
 		"RepositoryList": repositoryList{}, "FetchResult": runtime.FetchResult{}, "RepositoryPoint": policy.RepositoryPoint{},
 		"ResolveResult": runtime.ResolveResult{}, "Workspace": runtime.Workspace{}, "WorkspaceList": runtime.WorkspaceList{},
 		"Evidence": runtime.Evidence{}, "DiskUsage": runtime.DiskUsage{}, "Worker": runtime.Worker{}, "WorkerList": runtime.WorkerList{}, "Outcome": runtime.Outcome{}, "Protections": policy.Protections{}, "Work": runtime.Work{},

@@ -28,6 +28,8 @@ type Problem struct {
 	Hint     string            `json:"hint,omitempty"`
 	Op       string            `json:"op,omitempty"`
 	Fields   map[string]string `json:"fields,omitempty"`
+	// Items are what Detail counts, the first of them.
+	Items []policy.DiagnosticItem `json:"items,omitempty"`
 }
 
 // ProblemOf describes err. The cause stays behind: it may name host paths.
@@ -47,6 +49,7 @@ func ProblemOf(err error) Problem {
 		Hint:   d.Hint,
 		Op:     d.Op,
 		Fields: d.Fields,
+		Items:  d.Items,
 	}
 }
 
@@ -59,6 +62,7 @@ func (p Problem) Diagnostic() *policy.Diagnostic {
 		Message:  p.Detail,
 		Hint:     p.Hint,
 		Fields:   p.Fields,
+		Items:    p.Items,
 	}
 }
 

@@ -1,6 +1,8 @@
 package gitcache
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,8 @@ type artifactFilter struct {
 	policy policy.Artifacts
 	// tracked are files, and submodules; parents the directories that they are in.
 	tracked, parents map[string]bool
+	// whole are nested repositories of which it is not known what they track.
+	whole map[string]bool
 	// inside remembers which directories lie in one that is left out.
 	inside map[string]bool
 
@@ -28,7 +32,7 @@ type artifactFilter struct {
 // newArtifactFilter takes as tracked what the source's index has, or its HEAD.
 func newArtifactFilter(d *sourceDir, p policy.Artifacts, tracked []string, head *index.Index) *artifactFilter {
 	f := &artifactFilter{
-		source: d, policy: p, tracked: make(map[string]bool, len(tracked)), parents: make(map[string]bool),
+		source: d, policy: p, tracked: make(map[string]bool, len(tracked)), parents: make(map[string]bool), whole: make(map[string]bool),
 		inside: make(map[string]bool), seen: make(map[string]bool),
 	}
 	for _, name := range tracked {
@@ -59,7 +63,7 @@ func (f *artifactFilter) directory(dir string) func(name string, isDir bool) boo
 	if dir != "" {
 		f.nested(dir)
 	}
-	inside := f.isInside(dir)
+	inside, whole := f.isInside(dir), f.isWhole(dir)
 	prefix := dir
 	if dir != "" {
 		prefix += "/"
@@ -71,6 +75,8 @@ func (f *artifactFilter) directory(dir string) func(name string, isDir bool) boo
 			return false
 		case f.tracked[rel], isDir && f.parents[rel]:
 			return true
+		case whole:
+			return true
 		case inside:
 			return false
 		case f.policy.Excludes(rel, isDir):
@@ -79,6 +85,15 @@ func (f *artifactFilter) directory(dir string) func(name string, isDir bool) boo
 		}
 		return true
 	}
+}
+
+func (f *artifactFilter) isWhole(dir string) bool {
+	for ; len(f.whole) > 0 && dir != ""; dir = parent(dir) {
+		if f.whole[dir] {
+			return true
+		}
+	}
+	return false
 }
 
 // isInside reports whether dir, or one that it lies in, is left out by name. It
@@ -121,11 +136,36 @@ func (f *artifactFilter) nested(dir string) {
 		f.warnings = append(f.warnings, *policy.Warnf(policy.CodeNestedRepository, opSnapshot, "a repository lies inside the working tree: its files come along, its git directory does not").
 			With("path", dir))
 	}
-	d, err := discover(at)
+	names, err := trackedNames(at)
 	if err != nil {
-		return
+		f.whole[dir] = true
 	}
-	for name := range indexEntries(d.gitDir) {
+	for _, name := range names {
 		f.track(dir + "/" + name)
 	}
+}
+
+// trackedNames reads a repository's index as it is: git does not run in one that
+// lies inside another.
+func trackedNames(dir string) ([]string, error) {
+	d, err := discover(dir)
+	if err != nil {
+		return nil, err
+	}
+	b, err := readSmall(filepath.Join(d.gitDir, "index"), 1<<31)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // nothing was ever added
+	}
+	if err != nil {
+		return nil, err
+	}
+	x, err := index.Parse(b, 0)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, x.Len())
+	for i := range names {
+		names[i] = string(x.Entry(i).Path)
+	}
+	return names, nil
 }

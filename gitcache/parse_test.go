@@ -45,8 +45,10 @@ func FuzzParsers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		if changes, err := parseStatus(s); err == nil && len(changes) > 0 {
 			d := policy.AsDiagnostic(dirtyError(changes, nil))
-			if !utf8.ValidString(d.Fields["paths"]) || strings.ContainsAny(d.Fields["paths"], "\x1b\n\r\x00") {
-				t.Fatalf("unsafe: %q", d.Fields["paths"])
+			for _, i := range d.Items {
+				if !utf8.ValidString(i.Name) || strings.ContainsAny(i.Name, "\x1b\n\r\x00") {
+					t.Fatalf("unsafe: %q", i.Name)
+				}
 			}
 		}
 		if p, ok := parseProgress(s); ok && (p.Phase == "" || p.Bytes < 0) {

@@ -100,7 +100,8 @@ func parseStatus(out string) ([]change, error) {
 			}
 			if f[1][0] != '.' {
 				changes = append(changes, change{kind: "staged", path: f[8]})
-			} else {
+			}
+			if f[1][1] != '.' {
 				doubtful := f[1] == ".M" && f[4] == f[5] && strings.HasPrefix(f[4], "100")
 				changes = append(changes, change{kind: "unstaged", path: f[8], doubtful: doubtful, oid: f[7]})
 			}
@@ -125,21 +126,21 @@ func (d *sourceDir) operations() []string {
 		{"MERGE_HEAD", "merge"}, {"CHERRY_PICK_HEAD", "cherry-pick"}, {"REVERT_HEAD", "revert"},
 		{"rebase-merge", "rebase"}, {"rebase-apply", "rebase"}, {"BISECT_LOG", "bisect"}, {"sequencer", "sequencer"},
 	} {
-		if exists(filepath.Join(d.gitDir, o[0])) {
-			out = append(out, o[1])
+		if !exists(filepath.Join(d.gitDir, o[0])) {
+			continue
 		}
+		if o[0] == "rebase-apply" && exists(filepath.Join(d.gitDir, "rebase-apply/applying")) {
+			o[1] = "am"
+		}
+		out = append(out, o[1])
 	}
 	return out
 }
 
 func dirtyError(changes []change, operations []string) error {
 	count := make(map[string]int)
-	var listed []string
 	for _, c := range changes {
 		count[c.kind]++
-		if len(listed) < maxListed {
-			listed = append(listed, c.kind+" "+shortPath(c.path))
-		}
 	}
 	var parts []string
 	for _, kind := range []string{"conflicted", "staged", "unstaged", "untracked"} {
@@ -154,15 +155,11 @@ func dirtyError(changes []change, operations []string) error {
 	for kind, n := range count {
 		d.With(kind, strconv.Itoa(n))
 	}
-	if len(listed) > 0 {
-		more := ""
-		if n := len(changes) - len(listed); n > 0 {
-			more = fmt.Sprintf(", and %d more", n)
-		}
-		d.With("paths", strings.Join(listed, ", ")+more)
+	for _, o := range operations {
+		d.Item("operation", o)
 	}
-	if len(operations) > 0 {
-		d.With("operations", strings.Join(operations, ", "))
+	for _, c := range changes {
+		d.Item(c.kind, shortPath(c.path))
 	}
 	return d
 }

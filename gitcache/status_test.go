@@ -89,10 +89,15 @@ func TestCheckClean(t *testing.T) {
 			write(t, filepath.Join(r.Dir, "a\x1b[31m\nb"), "x")
 		}, []string{"1 untracked", `untracked a\x1b[31m\nb`}},
 		{"many", func(t *testing.T, r testenv.Repo) {
-			for i := range 30 {
-				write(t, filepath.Join(r.Dir, fmt.Sprintf("f%02d", i)), "x")
+			for i := range 130 {
+				write(t, filepath.Join(r.Dir, fmt.Sprintf("f%03d", i)), "x")
 			}
-		}, []string{"30 untracked", "f19", "and 10 more"}},
+		}, []string{"130 untracked", "untracked f019"}},
+		{"staged and changed again", func(t *testing.T, r testenv.Repo) {
+			write(t, filepath.Join(r.Dir, "README.md"), "x")
+			r.Git(t, "add", "README.md")
+			write(t, filepath.Join(r.Dir, "README.md"), "y")
+		}, []string{"1 staged", "1 unstaged", "staged README.md", "unstaged README.md"}},
 		{"conflict", func(t *testing.T, r testenv.Repo) {
 			r.Git(t, "checkout", "-q", "-b", "left")
 			write(t, filepath.Join(r.Dir, "README.md"), "left")
@@ -102,6 +107,8 @@ func TestCheckClean(t *testing.T) {
 			r.Git(t, "commit", "-qam", "right")
 			exec.Command("git", "-C", r.Dir, "merge", "left").Run()
 		}, []string{"1 conflicted", "merge in progress"}},
+		{"cherry-pick", func(t *testing.T, r testenv.Repo) { write(t, filepath.Join(r.Dir, ".git/CHERRY_PICK_HEAD"), "x") }, []string{"operation cherry-pick"}},
+		{"am", func(t *testing.T, r testenv.Repo) { write(t, filepath.Join(r.Dir, ".git/rebase-apply/applying"), "") }, []string{"operation am"}},
 		{"bisect", func(t *testing.T, r testenv.Repo) { r.Git(t, "bisect", "start") }, []string{"bisect in progress"}},
 		{"rebase", func(t *testing.T, r testenv.Repo) { os.Mkdir(filepath.Join(r.Dir, ".git/rebase-merge"), 0o755) }, []string{"rebase in progress"}},
 	} {
@@ -127,12 +134,24 @@ func TestCheckClean(t *testing.T) {
 			}
 			d := wantCode(t, err, policy.CodeSourceDirty)
 			for _, w := range c.want {
-				if !strings.Contains(d.Message+" "+d.Fields["paths"], w) {
-					t.Errorf("%q is not in %q %v", w, d.Message, d.Fields)
+				if !strings.Contains(d.Message+"\n"+items(d), w) {
+					t.Errorf("%q is not in %q %v", w, d.Message, d.Items)
 				}
+			}
+			if len(d.Items) == 0 || len(d.Items) > 100 {
+				t.Errorf("%d things are listed", len(d.Items))
 			}
 		})
 	}
+}
+
+// items is a diagnostic's list, one thing to a line.
+func items(d *policy.Diagnostic) string {
+	var b strings.Builder
+	for _, i := range d.Items {
+		b.WriteString(i.Kind + " " + i.Name + "\n")
+	}
+	return b.String()
 }
 
 // racy makes the index as old as the oldest file, so that stat data proves nothing.

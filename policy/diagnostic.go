@@ -35,6 +35,8 @@ type Diagnostic struct {
 	Hint string `json:"hint,omitempty"`
 	// Fields are safe details: ids, names inside the workspace, numbers.
 	Fields map[string]string `json:"fields,omitempty"`
+	// Items are what the message counts, the first of them. See Item.
+	Items []DiagnosticItem `json:"items,omitempty"`
 	// Cause is the wrapped error. It may name host paths.
 	Cause error `json:"-"`
 }
@@ -71,6 +73,25 @@ func (d *Diagnostic) With(key, value string) *Diagnostic {
 		d.Fields = make(map[string]string)
 	}
 	d.Fields[key] = Printable(value)
+	return d
+}
+
+// DiagnosticItem is one of several things that a diagnostic is about: its kind
+// in one word ("untracked", "operation") and its name, as safe as a field.
+type DiagnosticItem struct {
+	Kind string `json:"kind"`
+	Name string `json:"name"`
+}
+
+// maxItems bounds what a tree full of changes can put into a document.
+const maxItems = 100
+
+// Item adds to d.Items and returns d. Beyond the first hundred nothing is added:
+// the fields say how many there are.
+func (d *Diagnostic) Item(kind, name string) *Diagnostic {
+	if len(d.Items) < maxItems {
+		d.Items = append(d.Items, DiagnosticItem{kind, Printable(name)})
+	}
 	return d
 }
 

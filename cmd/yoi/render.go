@@ -59,11 +59,21 @@ func (a *app) printError(err error) {
 	if list := d.Fields["paths"]; list != "" {
 		fmt.Fprintf(a.stderr, "  %s\n", policy.Printable(list))
 	}
+	for i, it := range d.Items {
+		if i == maxItemLines {
+			fmt.Fprintf(a.stderr, "  and more: see --json\n")
+			break
+		}
+		fmt.Fprintf(a.stderr, "  %s %s\n", policy.Printable(it.Kind), policy.Printable(it.Name))
+	}
 	if d.Hint != "" {
 		fmt.Fprintf(a.stderr, "hint: %s\n", policy.Printable(d.Hint))
 	}
 	fmt.Fprintf(a.stderr, "code: %s\n", policy.Printable(string(d.Code)))
 }
+
+// maxItemLines is how many things of a refusal are listed for people.
+const maxItemLines = 20
 
 // printProblem prints a refusal as the API has it.
 func (a *app) printProblem(d *policy.Diagnostic) {

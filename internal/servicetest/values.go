@@ -22,7 +22,7 @@ const (
 var Then = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 func warning() policy.Diagnostic {
-	return *policy.Warnf(policy.CodeShallowSource, "fake.op", "history is cut").With("depth", "1")
+	return *policy.Warnf(policy.CodeShallowSource, "fake.op", "history is cut").With("depth", "1").Item("commit", Commit)
 }
 
 // Point, Workspace and the others are the canned values.
