@@ -20,4 +20,6 @@ var suite = []section{
 	{9, "removal as the caller sees it, against rm -rf", removal},
 	{10, "ledger records, against bbolt", ledgerAgainstBbolt},
 	{11, "sizes, memory and start-up", sizes},
+	{12, "a working tree at one moment, against cp -a --reflink=always", liveAgainstCp},
+	{13, "yoi run on a snapshot of the working tree, against cp and rm", snapshotRun},
 }
