@@ -171,6 +171,9 @@ func TestStormLeavesNothing(t *testing.T) {
 				if o, err := p.Wait(context.Background()); err != nil || o.ExitCode != want {
 					t.Errorf("%d: %+v %v", want, o, err)
 				}
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
