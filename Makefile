@@ -32,6 +32,19 @@ build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3:
 	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi-runtimed ./cmd/yoi-runtimed
 	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi ./cmd/yoi
 
+DESTDIR ?=
+PREFIX ?= /usr
+
+.PHONY: install
+install: build ## the programs and their systemd units, below DESTDIR
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/systemd/system-preset \
+		$(DESTDIR)$(PREFIX)/lib/sysusers.d $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
+	install -m 755 bin/yoi bin/yoi-runtimed bin/yoi-helper $(DESTDIR)$(PREFIX)/bin
+	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer systemd/*.slice $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 644 systemd/yoi.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/60-yoi.preset
+	install -m 644 systemd/yoi.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/yoi.conf
+	install -m 644 systemd/yoi.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/yoi.conf
+
 .PHONY: demo
 demo: setup build ## the main job on a real repository, from nothing to nothing
 	@scripts/demo

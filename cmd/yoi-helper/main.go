@@ -88,11 +88,16 @@ func parse() (c config, err error) {
 	return c, nil
 }
 
+// sharedUmask: the daemon reads what the helper writes in the Runtime root, which
+// lets nobody else in; a service manager's umask of 077 must not lock it out.
+const sharedUmask = 0o022
+
 func run() (err error) {
 	c, err := parse()
 	if err != nil {
 		return err
 	}
+	unix.Umask(sharedUmask)
 	level := slog.LevelWarn
 	if c.verbose {
 		level = slog.LevelDebug

@@ -85,7 +85,7 @@ func (d *Daemons) StartHelper(t testing.TB) {
 // HelperCmd is yoi-helper, not started.
 func (d *Daemons) HelperCmd(t testing.TB) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(Program(t, "yoi-helper", d.Tags...), "--runtime-root", d.Root, "--socket", d.HelperSoc)
+	cmd := asService(Program(t, "yoi-helper", d.Tags...), "--runtime-root", d.Root, "--socket", d.HelperSoc)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.Place.Dir}, d.HelperEnv...)
 	cmd.SysProcAttr = as(d.HelperUID)
 	return cmd
@@ -101,10 +101,15 @@ func (d *Daemons) StartRuntimed(t testing.TB) {
 // RuntimedCmd is yoi-runtimed, not started.
 func (d *Daemons) RuntimedCmd(t testing.TB) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(Program(t, "yoi-runtimed", d.Tags...), "--runtime-root", d.Root, "--socket", d.API, "--helper-socket", d.HelperSoc)
+	cmd := asService(Program(t, "yoi-runtimed", d.Tags...), "--runtime-root", d.Root, "--socket", d.API, "--helper-socket", d.HelperSoc)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.Place.Dir}, d.RuntimedEnv...)
 	cmd.SysProcAttr = as(d.Place.UID)
 	return cmd
+}
+
+// asService is a command under the umask of a hardened unit, systemd.exec(5).
+func asService(program string, args ...string) *exec.Cmd {
+	return exec.Command("/bin/sh", append([]string{"-c", `umask 077; exec "$0" "$@"`, program}, args...)...)
 }
 
 func as(uid int) *syscall.SysProcAttr {
