@@ -28,14 +28,15 @@ const (
 // .git directory whose index is ready.
 //
 // git runs with that .git as GIT_DIR, so its configuration is ours, and no
-// filter of the tree's attributes has a command; text, eol, ident and
+// filter of the tree's attributes has a command; of a scope it writes a sparse
+// index, which names the directories outside and not their files; text, eol, ident and
 // working-tree-encoding work as in a plain clone.
 func (r *repo) checkout(ctx context.Context, p policy.RepositoryPoint, dir string, l *lockFile) (marker, error) {
 	if err := r.writeSkeleton(dir, p); err != nil {
 		return marker{}, diskError(opPristine, "the git directory cannot be written", err)
 	}
 	_, err := r.c.run(ctx, command{
-		args: []string{"-c", "checkout.workers=0", "read-tree", "-m", "-u", p.TreeID},
+		args: []string{"-c", "checkout.workers=0", "-c", "index.sparse=true", "read-tree", "-m", "-u", p.TreeID},
 		env: []string{
 			"GIT_DIR=" + filepath.Join(dir, ".git"), "GIT_WORK_TREE=" + dir,
 			"GIT_OBJECT_DIRECTORY=" + r.bare("objects"), "GIT_PROGRESS_DELAY=0",
@@ -192,7 +193,7 @@ func privateConfig(sha256, sparse bool, filter policy.ObjectFilter) string {
 	}
 	fmt.Fprintf(&b, "[core]\n\trepositoryformatversion = %d\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n", version)
 	if sparse {
-		b.WriteString("\tsparseCheckout = true\n\tsparseCheckoutCone = true\n")
+		b.WriteString("\tsparseCheckout = true\n\tsparseCheckoutCone = true\n[index]\n\tsparse = true\n")
 	}
 	if sha256 {
 		b.WriteString("[extensions]\n\tobjectformat = sha256\n")

@@ -19,6 +19,7 @@ var suite = []section{
 	{8, "first git status in the sandbox, against a second one", firstStatus},
 	{9, "removal as the caller sees it, against rm -rf", removal},
 	{10, "ledger records, against bbolt", ledgerAgainstBbolt},
+	{12, "a sparse scope of 1% of 100,000 files, against git worktree add", sparseScope},
 	{11, "sizes, memory and start-up", sizes},
 	{12, "a working tree at one moment, against cp -a --reflink=always", liveAgainstCp},
 	{13, "yoi run on a snapshot of the working tree, against cp and rm", snapshotRun},

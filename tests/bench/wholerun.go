@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +29,11 @@ func (r *room) source(fs string, n int) string {
 // yoi runs the command line of the built program to its end and returns what
 // it printed.
 func (r *room) yoi(root string, args ...string) string {
-	cmd := r.command(rig.Program(r, "yoi"), append([]string{args[0], "--runtime-root", root}, args[1:]...)...)
+	name := 1
+	if args[0] == "repo" || args[0] == "ws" {
+		name = 2
+	}
+	cmd := r.command(rig.Program(r, "yoi"), slices.Concat(args[:name], []string{"--runtime-root", root}, args[name:])...)
 	cmd.Dir = filepath.Dir(root)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
