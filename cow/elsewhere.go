@@ -23,3 +23,17 @@ func (s elsewhere) Materialize(context.Context, Request) (Result, error) {
 	return Result{}, policy.Errorf(policy.CodeInternal, "cow."+string(s.name),
 		"the strategy %s was handed to the package that does not make it", s.name)
 }
+
+// notHere is a strategy of another platform.
+type notHere struct {
+	name policy.StrategyName
+	why  string
+}
+
+func (s notHere) Name() policy.StrategyName { return s.name }
+
+func (s notHere) Probe(context.Context, ProbeDir) Support { return Support{Reason: s.why} }
+
+func (s notHere) Materialize(context.Context, Request) (Result, error) {
+	return Result{}, policy.Errorf(policy.CodeStrategyUnsupported, "cow."+string(s.name), "%s", s.why)
+}

@@ -21,10 +21,6 @@ type Statx struct {
 	}
 }
 
-// platformStrategies is empty: btrfs, FICLONE and overlayfs are Linux'. A macOS
-// strategy (clonefile(2) on APFS) would be listed here.
-func platformStrategies() []Strategy { return nil }
-
 func unsupported(op string) error {
 	return policy.Errorf(policy.CodeUnsupported, op, "copy-on-write workspaces are possible on Linux only")
 }
@@ -49,6 +45,11 @@ func RemoveTop(*os.File, string) error { return unsupported("cow.remove_top") }
 // RemoveTree is not possible on this platform.
 func RemoveTree(context.Context, *os.File, string, RemoveOptions) error {
 	return unsupported("cow.remove_tree")
+}
+
+// Same is not possible on this platform.
+func Same(context.Context, *os.File, *os.File, func(string, *Statx)) (Result, error) {
+	return Result{}, unsupported("cow.same")
 }
 
 // SubvolumeUUID is not possible on this platform.

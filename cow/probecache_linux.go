@@ -80,7 +80,8 @@ func decodeCache(b []byte, key string, now time.Time) *Table {
 	}
 	age := now.Sub(c.Table.ProbedAt)
 	for i, e := range c.Table.Entries {
-		unsure := !e.Support.OK || e.Support.Costly
+		_, never := all[i].(notHere)
+		unsure := !e.Support.OK && !never || e.Support.Costly
 		if e.Name != all[i].Name() || age < 0 || (unsure && age > failuresFor) {
 			return nil
 		}

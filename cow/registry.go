@@ -9,6 +9,7 @@ func Strategies() []Strategy {
 		elsewhere{policy.StrategyGitWorktree, "git checks out a detached linked worktree on any file system"},
 		elsewhere{policy.StrategyGitSparse, "git checks out the directories of a scope, on any file system; it needs a scope"},
 		elsewhere{policy.StrategyRemoteSnapshot, "an archive of a snapshot store fills the cache, and auto goes on from there"},
+		elsewhere{policy.StrategyExternal, "the operator's command makes the tree, confined, and what it made is compared with the cache's"},
 		elsewhere{policy.StrategyDirect, "the source directory itself is mounted, for debugging only"},
 	)
 }

@@ -243,6 +243,11 @@ func (r *Remote) Materialize(ctx context.Context, req MaterializeRequest) (res M
 	return res, err
 }
 
+func (r *Remote) Adopt(ctx context.Context, req MaterializeRequest) (res MaterializeResult, err error) {
+	err = r.callPlain(ctx, opAdopt, req, &res)
+	return res, err
+}
+
 func (r *Remote) Keep(ctx context.Context, id policy.AllocationID) error {
 	return r.callPlain(ctx, opKeep, allocationBody{id}, nil)
 }

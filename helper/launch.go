@@ -416,7 +416,7 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 	req := a.req
 	s := &nsexec.Spec{
 		Argv: req.Command, Env: req.Env,
-		CwdRoot: workspaceAt + "/" + string(req.RepositoryID), RelativeCwd: req.RelativeCwd,
+		CwdRoot: cwdRoot(req), RelativeCwd: req.RelativeCwd,
 		Stdio: a.files.Stdio, Filter: a.files.Filter,
 		Plan: plan, UID: workerID, GID: workerID,
 		Hostname: "worker", HostNetwork: req.HostNetwork,
@@ -441,7 +441,10 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 // ABI that it is applied by, 0 for none.
 func landlockFor(req LaunchRequest, abi int) (*nsexec.Landlock, int, error) {
 	ll := &nsexec.Landlock{Mounts: req.Mounts, Writable: []string{scratchAt, "/tmp", homeAt, "/dev/shm"}}
-	if !req.ReadOnly {
+	switch {
+	case req.External:
+		ll.Writable = append(ll.Writable, externalTargetAt)
+	case !req.ReadOnly:
 		ll.Writable = append(ll.Writable, workspaceAt)
 		if req.caches != nil && req.caches.Build != nil {
 			ll.Writable = append(ll.Writable, buildCacheAt)

@@ -88,7 +88,7 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 		}
 		t.Strategy, res.Reason = s.Name(), reason
 		switch t.Strategy {
-		case policy.StrategyGitWorktree, policy.StrategyGitSparse:
+		case policy.StrategyGitWorktree, policy.StrategyGitSparse, policy.StrategyExternal:
 		default:
 			plan[i] = s
 		}
@@ -137,6 +137,11 @@ func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Str
 		return err
 	}
 	for i := range res.Repositories {
+		if res.Repositories[i].Strategy == policy.StrategyExternal {
+			if err := l.externalDir(top, res.Repositories[i].RepositoryID); err != nil {
+				return diskError(op, err)
+			}
+		}
 		if plan[i] == nil {
 			continue
 		}

@@ -97,6 +97,10 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 		}
 		ops = append(ops, scratch)
 	}
+	if req.External {
+		more, err := externalOps(req, src)
+		return mounts.Plan{Ops: append(ops, more...)}, err
+	}
 	if !req.ReadOnly {
 		cache, err := req.caches.buildCacheOps(src, req.AllocationID)
 		if err != nil {

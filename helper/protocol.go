@@ -23,6 +23,9 @@ type Helper interface {
 	// Materialize makes the directories of an allocation and fills its
 	// repositories from the cache's pristine trees.
 	Materialize(ctx context.Context, req MaterializeRequest) (MaterializeResult, error)
+	// Adopt compares what an external command made of the allocation's one
+	// repository with the pristine tree, and puts it in its place.
+	Adopt(ctx context.Context, req MaterializeRequest) (MaterializeResult, error)
 	// Keep records durably that an allocation is complete and wanted: recovery
 	// will not take it away. Forget undoes that.
 	Keep(ctx context.Context, id policy.AllocationID) error
@@ -183,6 +186,10 @@ type LaunchRequest struct {
 	// Transient Workers are the runtime's own: their directory goes with them, and
 	// Wait answers once.
 	Transient bool `json:"transient,omitempty"`
+	// External runs the operator's materialization command: in place of the
+	// repository the sandbox has the pristine tree and the directory for the
+	// result. It takes one repository, of the strategy external.
+	External bool `json:"external,omitempty"`
 	// ReadOnly is a look at a workspace: every repository is mounted read-only,
 	// with the index that it began with, beside a live Worker if there is one, and
 	// scratch is empty.
@@ -214,6 +221,9 @@ func (r LaunchRequest) validate() error {
 	found := false
 	for _, t := range r.Repositories {
 		found = found || t.RepositoryID == r.RepositoryID
+	}
+	if r.External && (len(r.Repositories) != 1 || r.Repositories[0].Strategy != policy.StrategyExternal || !r.Transient || r.RelativeCwd != "") {
+		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "an external command is transient, for one repository of that strategy, in its own directory")
 	}
 	if !found {
 		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "repository %q is not in the allocation", policy.Printable(string(r.RepositoryID)))
@@ -298,6 +308,7 @@ type Check struct {
 const (
 	opProbe       = "probe"
 	opMaterialize = "materialize"
+	opAdopt       = "adopt"
 	opKeep        = "keep"
 	opLaunch      = "launch"
 	opWait        = "wait"

@@ -267,7 +267,7 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		return r, nil, err
 	case opLaunch:
 		return cn.launch(ctx, req.Body, files)
-	case opMaterialize, opObjects:
+	case opMaterialize, opObjects, opAdopt:
 		var body MaterializeRequest
 		if err := decodeBody(req.Body, &body); err != nil {
 			return nil, nil, err
@@ -276,7 +276,11 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 			n, err := h.HasNewObjects(ctx, body)
 			return objectsBody{n}, nil, err
 		}
-		r, err := h.Materialize(ctx, body)
+		do := h.Materialize
+		if req.Op == opAdopt {
+			do = h.Adopt
+		}
+		r, err := do(ctx, body)
 		return r, nil, err
 	case opPublish:
 		var body PublishRequest

@@ -75,6 +75,8 @@ const (
 
 	CodeStrategyUnknown     Code = "strategy_unknown"
 	CodeStrategyUnsupported Code = "strategy_unsupported"
+	CodeExternalFailed      Code = "external_failed"
+	CodeExternalWrong       Code = "external_result_wrong"
 	CodeFileSkipped         Code = "file_skipped"
 	CodeAttributesDropped   Code = "attributes_dropped"
 	CodeDiskFull            Code = "disk_full"
@@ -245,6 +247,8 @@ var catalog = []Info{
 
 	{CodeStrategyUnknown, 400, "No such materialization strategy", "See yoi doctor for the strategies."},
 	{CodeStrategyUnsupported, 422, "The strategy is not possible on this file system", "Use --strategy auto, or a file system that has it: yoi doctor."},
+	{CodeExternalFailed, 502, "The external materialization command failed", "Look at the Runtime's log for what it printed, and try it by hand: docs/configuration.md says how it is called."},
+	{CodeExternalWrong, 502, "The external materialization command made another tree", "Mend the command: names, modes, owners, times, contents and attributes must be the source's, and no file may be shared with it."},
 	{CodeFileSkipped, 200, "A special file was left out", "FIFOs, sockets and device nodes are never materialized."},
 	{CodeAttributesDropped, 200, "Some extended attributes were left out", "Put the Runtime root on a file system with extended attributes and ACLs."},
 	{CodeDiskFull, 507, "The disk is full", "Free space with yoi gc, or move the Runtime root."},

@@ -396,12 +396,14 @@ const (
 	StrategyGitWorktree   StrategyName = "git_worktree"
 	StrategyGitSparse     StrategyName = "git_sparse"
 	StrategyCopy          StrategyName = "copy"
+	StrategyExternal      StrategyName = "external"
+	StrategyAPFSClonefile StrategyName = "apfs_clonefile"
 	StrategyDirect        StrategyName = "direct_legacy_mount"
 )
 
 // Strategies lists the names that a request may carry.
 func Strategies() []StrategyName {
-	return []StrategyName{StrategyAuto, StrategyBtrfsSnapshot, StrategyReflink, StrategyOverlay, StrategyGitWorktree, StrategyGitSparse, StrategyCopy, StrategyRemoteSnapshot, StrategyDirect}
+	return []StrategyName{StrategyAuto, StrategyBtrfsSnapshot, StrategyReflink, StrategyOverlay, StrategyGitWorktree, StrategyGitSparse, StrategyCopy, StrategyExternal, StrategyAPFSClonefile, StrategyRemoteSnapshot, StrategyDirect}
 }
 
 // ParseStrategy reads a strategy's name; "" is auto.

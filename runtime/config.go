@@ -46,7 +46,8 @@ type Config struct {
 		// AllowHostNetwork lets API callers ask for the network mode host.
 		AllowHostNetwork bool `toml:"allow_host_network"`
 	} `toml:"sandbox"`
-	Images struct {
+	External ExternalConfig `toml:"external"`
+	Images   struct {
 		// Driver is overlay or vfs; MaxBytes and MaxEntries bound one image.
 		Driver     string `toml:"driver"`
 		MaxBytes   int64  `toml:"max_bytes"`
@@ -133,6 +134,9 @@ func ParseConfig(b []byte) (Config, error) {
 	}
 	if err := c.Snapshots.SnapshotLimits.Validate(); err != nil {
 		return c, policy.Errorf(policy.CodeConfigInvalid, op, "snapshots: %s", policy.AsDiagnostic(err).Message)
+	}
+	if err := c.External.validate(); err != nil {
+		return c, err
 	}
 	return c, c.pool().Validate()
 }

@@ -142,6 +142,9 @@ func (c *creation) checkPolicy(context.Context) error {
 	if err := c.checkSnapshots(); err != nil {
 		return err
 	}
+	if why := c.r.config.External.unconfigured(); why != "" && c.strategy == policy.StrategyExternal {
+		return policy.Errorf(policy.CodeStrategyUnsupported, op, "external is not possible: %s", why).WithHint(externalFix)
+	}
 	for _, repo := range c.repos {
 		if err := c.r.checkSource(repo.source); err != nil {
 			return err
@@ -284,6 +287,9 @@ func (c *creation) materialize(ctx context.Context) (err error) {
 		return c.r.helper.Remove(ctx, helper.RemoveRequest{AllocationID: c.id})
 	})
 	c.warnings = append(c.warnings, c.made.Warnings...)
+	if c.strategy == policy.StrategyExternal {
+		return c.external(ctx)
+	}
 	if c.made.Files == 0 { // a strategy in constant time looks at no file
 		for _, repo := range c.repos {
 			if repo.tree != nil {

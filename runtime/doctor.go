@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // severity orders the states of checks.
@@ -24,7 +26,11 @@ func (r *Runtime) Doctor(ctx context.Context) (DoctorReport, error) {
 		rep.Checks = append(rep.Checks, DoctorCheck(c))
 	}
 	for _, s := range p.Strategies {
-		rep.Strategies = append(rep.Strategies, StrategyCheck{Name: s.Name, Possible: s.OK, Chosen: s.Chosen, Reason: s.Reason, Fix: s.Fix})
+		c := StrategyCheck{Name: s.Name, Possible: s.OK, Chosen: s.Chosen, Reason: s.Reason, Fix: s.Fix}
+		if why := r.config.External.unconfigured(); why != "" && s.Name == policy.StrategyExternal {
+			c.Possible, c.Reason, c.Fix = false, why, externalFix
+		}
+		rep.Strategies = append(rep.Strategies, c)
 	}
 	for _, c := range rep.Checks {
 		if severity[c.State] > severity[rep.Severity] {

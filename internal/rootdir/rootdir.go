@@ -66,6 +66,12 @@ func Layers(id policy.AllocationID, repo policy.RepositoryID) string {
 func BaseIndex(id policy.AllocationID, repo policy.RepositoryID) string {
 	return Workspace(id) + "/index/" + string(repo)
 }
+
+// External holds what an external command makes of a repository: the directory
+// "tree".
+func External(id policy.AllocationID, repo policy.RepositoryID) string {
+	return Workspace(id) + "/external/" + string(repo)
+}
 func Image(id string) string                { return ImageRecords + "/" + id }
 func Scratch(id policy.AllocationID) string { return Workspace(id) + "/scratch" }
 func Worker(id policy.WorkerID) string      { return Workers + "/" + string(id) }
