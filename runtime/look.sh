@@ -73,7 +73,7 @@ stage() {
 	if [ -s $tmp/special ]; then ours update-index -z --force-remove --stdin <$tmp/special; fi
 	partial=
 	ours add -A --sparse --ignore-errors >&2 || partial=1
-	tree=$(ours write-tree)
+	tree=$(ours write-tree --missing-ok) # a partial clone lacks what lies outside the scope
 }
 
 # refs reads the Worker's refs and reflogs into $tmp/tips, as "OID NAME" or "OID".

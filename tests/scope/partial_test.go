@@ -163,3 +163,37 @@ func TestPartialCloneThroughDaemons(t *testing.T) {
 		machine.Unchanged(t)
 	}
 }
+
+// TestPartialResults: what a Worker made in a partial clone can be looked at and
+// collected.
+func TestPartialResults(t *testing.T) {
+	testenv.Root(t)
+	srv, repo := serve(t)
+	for _, s := range []policy.StrategyName{policy.StrategyOverlay, policy.StrategyGitSparse} {
+		p := rig.NewPlace(t, "disk", rig.Ordinary)
+		y := p.Yoi(t)
+		y.Env = append(y.Env, "GIT_SSL_CAINFO="+trust(t, p, srv))
+		srv.Down.Store(false)
+		y.OK(t, "repo", "add", "--id", "app", "--filter", "tree:0", srv.URL+"/app.git")
+		var ws runtime.Workspace
+		y.Run(t, "ws", "create", "--json", "--strategy", string(s), "--scope", "docs", "--rev", "commit:"+repo.Commit, "app").Want(t, 0).JSON(t, &ws)
+		srv.Down.Store(true)
+		id := string(ws.ID)
+		var w runtime.Worker
+		y.Run(t, "worker", "spawn", "--json", id, "--", "sh", "-c", "echo x >docs/new && git add docs/new && git commit -qm work && echo more >>docs/one && rm docs/two").Want(t, 0).JSON(t, &w)
+		y.OK(t, "worker", "wait", string(w.ID))
+		diff := y.OK(t, "ws", "diff", id)
+		for _, want := range []string{"+x\n", " uno\n+more\n", "deleted file mode 100644\n", "+++ b/docs/new\n"} {
+			if !strings.Contains(diff, want) {
+				t.Errorf("%s: the diff lacks %q\n%s", s, want, diff)
+			}
+		}
+		if strings.Contains(diff, "a/a/") {
+			t.Errorf("%s: what lies outside the scope is in the diff\n%s", s, diff)
+		}
+		y.OK(t, "ws", "collect", id, "--as", "work")
+		y.OK(t, "ws", "rm", "--discard", id)
+		y.OK(t, "repo", "drop", "app", "work")
+		rig.Clean(t, y.Root)
+	}
+}
