@@ -98,7 +98,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"RepositoryList": repositoryList{}, "FetchResult": runtime.FetchResult{}, "RepositoryPoint": policy.RepositoryPoint{},
 		"ResolveResult": runtime.ResolveResult{}, "Workspace": runtime.Workspace{}, "WorkspaceList": runtime.WorkspaceList{},
 		"Evidence": runtime.Evidence{}, "DiskUsage": runtime.DiskUsage{}, "Worker": runtime.Worker{}, "WorkerList": runtime.WorkerList{}, "Outcome": runtime.Outcome{}, "Protections": policy.Protections{}, "Work": runtime.Work{},
-		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{},
+		"DoctorReport": runtime.DoctorReport{}, "DoctorCheck": runtime.DoctorCheck{}, "StrategyCheck": runtime.StrategyCheck{}, "StrategyCost": runtime.StrategyCost{},
 		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "GCItem": runtime.GCItem{}, "CacheUse": policy.CacheUse{}, "QuotaEvidence": policy.QuotaEvidence{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
 		"Image": runtime.Image{}, "ImageList": imageList{}, "RootImage": runtime.RootImage{},

@@ -47,6 +47,15 @@ func RemoveTree(context.Context, *os.File, string, RemoveOptions) error {
 	return unsupported("cow.remove_tree")
 }
 
+// Device has no name to give.
+func Device(*os.File) string { return "unknown" }
+
+// ReadCosts has nothing to return.
+func ReadCosts(*os.File) Costs { return nil }
+
+// Record remembers nothing.
+func Record(*os.File, Sample) {}
+
 // Same is not possible on this platform.
 func Same(context.Context, *os.File, *os.File, func(string, *Statx)) (Result, error) {
 	return Result{}, unsupported("cow.same")

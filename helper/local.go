@@ -66,6 +66,7 @@ type Local struct {
 	held    map[policy.AllocationID][]ledger.Resource // made by this process
 	own     map[policy.AllocationID]bool              // all of it is in held
 	kept    map[policy.AllocationID]bool              // by this process
+	made    map[policy.AllocationID]made              // by this process, until removed
 	ended   map[policy.WorkerID]*worker               // transient, until asked for
 	// teardown has an allocation whose last sandbox is still being taken down.
 	teardown map[policy.AllocationID]chan struct{}
@@ -89,6 +90,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 		held:     make(map[policy.AllocationID][]ledger.Resource),
 		own:      make(map[policy.AllocationID]bool),
 		kept:     make(map[policy.AllocationID]bool),
+		made:     make(map[policy.AllocationID]made),
 		ended:    make(map[policy.WorkerID]*worker),
 		teardown: make(map[policy.AllocationID]chan struct{}),
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -82,7 +83,7 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 				continue
 			}
 		}
-		s, reason, err := table.Choose(t.Strategy)
+		s, reason, err := table.ChooseFor(t.Strategy, t.Files, l.costs(t.Strategy))
 		if err != nil {
 			return res, nil, err
 		}
@@ -145,9 +146,11 @@ func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Str
 		if plan[i] == nil {
 			continue
 		}
+		began := time.Now()
 		if err := l.clone(ctx, plan[i], res.Repositories[i], dirs, res); err != nil {
 			return err
 		}
+		l.measured(id, plan[i].Name(), res.Repositories[i].Files, time.Since(began))
 	}
 	if res.Caches != nil {
 		return l.copyCaches(ctx, id)

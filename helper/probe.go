@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/cow"
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -24,9 +25,10 @@ func (l *Local) Probe(ctx context.Context) (ProbeResult, error) {
 	if err != nil {
 		return res, err
 	}
+	costs := t.Report(cow.ReadCosts(l.root.Dir))
 	for _, e := range t.Entries {
 		res.Strategies = append(res.Strategies, StrategySupport{
-			Name: e.Name, OK: e.Support.OK, Chosen: e.Name == chosen.Name(), Reason: e.Support.Reason, Fix: e.Support.Fix,
+			Name: e.Name, OK: e.Support.OK, Chosen: e.Name == chosen.Name(), Reason: e.Support.Reason, Fix: e.Support.Fix, Costs: costs[e.Name],
 		})
 	}
 	res.Checks = l.checks()

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"time"
 
+	"yoi.dev/yoi-runtime/cow"
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -69,6 +70,9 @@ type RepositoryTree struct {
 	// for direct_legacy_mount.
 	TreeKey  string              `json:"tree_key,omitempty"`
 	Strategy policy.StrategyName `json:"strategy"`
+	// Files is how many the tree has, 0 if that is not known: auto goes by what was
+	// measured for trees of that size.
+	Files int64 `json:"files,omitempty"`
 	// Caches are the directories to fill from shared caches; only Materialize
 	// looks at them.
 	Caches []policy.DependencyCache `json:"caches,omitempty"`
@@ -294,6 +298,8 @@ type StrategySupport struct {
 	Chosen bool                `json:"chosen"`
 	Reason string              `json:"reason"`
 	Fix    string              `json:"fix,omitempty"`
+	// Costs is what was measured here, ascending by size.
+	Costs []cow.Cost `json:"costs,omitempty"`
 }
 
 // Check is one capability of the host: state is ok, degraded or missing.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,11 +58,13 @@ func (l *Local) Remove(ctx context.Context, req RemoveRequest) error {
 
 // removeNow deletes each directory where it stands.
 func (l *Local) removeNow(ctx context.Context, id policy.AllocationID, rs []ledger.Resource) error {
+	began := time.Now()
 	for _, r := range rs {
 		if err := l.removeResource(ctx, r); err != nil {
 			return err
 		}
 	}
+	l.removed(id, time.Since(began))
 	if err := l.syncParents(rs); err != nil {
 		return err
 	}

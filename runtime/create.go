@@ -267,6 +267,9 @@ func (c *creation) trees() []helper.RepositoryTree {
 		default:
 			t.TreeKey = repo.point.TreeKey()
 		}
+		if repo.tree != nil {
+			t.Files = int64(repo.tree.Entries)
+		}
 		out = append(out, t)
 	}
 	return out
@@ -313,21 +316,25 @@ func (c *creation) gitDirs(ctx context.Context) error {
 		case policy.StrategyOverlay:
 			dir = rootdir.Layers(c.id, t.RepositoryID) + "/upper"
 		case policy.StrategyGitWorktree:
+			began := time.Now()
 			c.undo = append(c.undo, func(ctx context.Context) error { return c.r.cache.RemoveWorktree(ctx, t.RepositoryID, c.id) })
 			tree, warnings, err := c.r.cache.AddWorktree(ctx, repo.point, c.id, c.r.root.Abs(dir))
 			if err != nil {
 				return err
 			}
+			c.r.measured(t.Strategy, int64(tree.Entries), time.Since(began))
 			c.made.Files, c.made.Bytes = int64(tree.Entries), tree.Bytes
 			c.warnings = append(c.warnings, warnings...)
 			if err := c.keepIndex(t.RepositoryID); err != nil {
 				return err
 			}
 		case policy.StrategyGitSparse:
+			began := time.Now()
 			tree, warnings, err := c.r.cache.Checkout(ctx, repo.point, c.r.root.Abs(dir))
 			if err != nil {
 				return err
 			}
+			c.r.measured(t.Strategy, int64(tree.Entries), time.Since(began))
 			c.made.Files, c.made.Bytes = c.made.Files+int64(tree.Entries), c.made.Bytes+tree.Bytes
 			c.warnings = append(c.warnings, warnings...)
 			if err := c.keepIndex(t.RepositoryID); err != nil {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/cow"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -27,6 +29,9 @@ func (r *Runtime) Doctor(ctx context.Context) (DoctorReport, error) {
 	}
 	for _, s := range p.Strategies {
 		c := StrategyCheck{Name: s.Name, Possible: s.OK, Chosen: s.Chosen, Reason: s.Reason, Fix: s.Fix}
+		for _, m := range s.Costs {
+			c.Costs = append(c.Costs, StrategyCost{Files: m.Class, Create: m.Create, Remove: m.Remove, Runs: m.Runs, Taken: m.Taken})
+		}
 		if why := r.config.External.unconfigured(); why != "" && s.Name == policy.StrategyExternal {
 			c.Possible, c.Reason, c.Fix = false, why, externalFix
 		}
@@ -85,4 +90,10 @@ func (r *Runtime) ledgerCheck(ctx context.Context) DoctorCheck {
 		records += s.Records
 	}
 	return DoctorCheck{Name: "ledger", State: "ok", Message: fmt.Sprintf("%d streams, %d records, every hash right", len(rep.Streams), records)}
+}
+
+// measured remembers what a tree cost that git or an operator's command made; the
+// helper does for its own.
+func (r *Runtime) measured(s policy.StrategyName, files int64, took time.Duration) {
+	cow.Record(r.root.Dir, cow.Sample{Strategy: s, Files: files, Took: took})
 }

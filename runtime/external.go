@@ -80,6 +80,7 @@ const openDirectories = `exec "$@" 3</run/yoi/source 4</run/yoi/target`
 // external has the operator's command make each repository's tree.
 func (c *creation) external(ctx context.Context) error {
 	for i, t := range c.made.Repositories {
+		began := time.Now()
 		if err := c.runExternal(ctx, t); err != nil {
 			return err
 		}
@@ -87,6 +88,7 @@ func (c *creation) external(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		c.r.measured(policy.StrategyExternal, made.Files, time.Since(began))
 		c.made.Files += made.Files
 		c.made.Bytes += made.Bytes
 	}

@@ -390,6 +390,20 @@ type StrategyCheck struct {
 	Chosen   bool                `json:"chosen"`
 	Reason   string              `json:"reason"`
 	Fix      string              `json:"fix,omitempty"`
+	// Costs is what the strategy was measured to cost here, ascending by size.
+	Costs []StrategyCost `json:"costs,omitempty"`
+}
+
+// StrategyCost is measured: medians of the last runs for trees of one size.
+type StrategyCost struct {
+	// Files is the size, down to a power of ten.
+	Files  int64         `json:"files"`
+	Create time.Duration `json:"create_ns"`
+	Remove time.Duration `json:"remove_ns,omitempty"` // as the caller waits for it
+	Runs   int           `json:"runs"`
+	// Taken says that auto takes this strategy for that size, against its order,
+	// for what it was measured to cost.
+	Taken bool `json:"taken,omitempty"`
 }
 
 // GCRequest bounds what gc frees. KeepCacheBytes 0 takes the configured quota.

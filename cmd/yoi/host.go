@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -105,9 +106,40 @@ func (a *app) showDoctor(rep runtime.DoctorReport) error {
 		case s.Possible:
 			state = "yes"
 		}
-		rows = append(rows, []string{string(s.Name), state, s.Reason, s.Fix})
+		rows = append(rows, []string{string(s.Name), state, costsLine(s.Costs), s.Reason, s.Fix})
 	}
-	return a.table([]string{"STRATEGY", "POSSIBLE", "BECAUSE", "FIX"}, rows)
+	return a.table([]string{"STRATEGY", "POSSIBLE", "MEASURED", "BECAUSE", "FIX"}, rows)
+}
+
+// costsLine is what a strategy was measured to cost, shortly: the largest trees.
+func costsLine(costs []runtime.StrategyCost) string {
+	if len(costs) == 0 {
+		return ""
+	}
+	c := costs[len(costs)-1]
+	line := brief(c.Create)
+	if c.Remove > 0 {
+		line += ", removal " + brief(c.Remove)
+	}
+	line += " (" + filesOf(c.Files) + ")"
+	for _, c := range costs {
+		if c.Taken {
+			line += "; auto takes it for " + filesOf(c.Files)
+		}
+	}
+	return line
+}
+
+// filesOf is a size class for people.
+func filesOf(class int64) string { return fmt.Sprintf("%d-%d files", class, 10*class-1) }
+
+// brief shows a duration with two or three digits.
+func brief(d time.Duration) string {
+	unit := time.Microsecond
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit).String()
 }
 
 func (a *app) gcCommand() *cobra.Command {

@@ -146,7 +146,7 @@ func tree(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: tree DIR FILE")
 	}
 	dir := ts.MkAbs(args[0])
-	grows := regexp.MustCompile(`^(ledger/.*\.seg|runtime\.db.*|probe\.json)$`)
+	grows := regexp.MustCompile(`^(ledger/.*\.seg|runtime\.db.*|probe\.json|costs)$`)
 	var lines []string
 	ts.Check(filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
