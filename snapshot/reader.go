@@ -54,12 +54,13 @@ func (s *source) Read(b []byte) (int, error) {
 
 // unpacked is the archive inside its frame: hashed, counted, bounded.
 type unpacked struct {
-	r *Reader
-	n int64
+	r    *Reader
+	from io.Reader
+	n    int64
 }
 
 func (u *unpacked) Read(b []byte) (int, error) {
-	n, err := u.r.z.Read(b)
+	n, err := u.from.Read(b)
 	u.r.sum.Write(b[:n])
 	u.n += int64(n)
 	if u.n > u.r.limits.MaxBytes {
@@ -97,12 +98,17 @@ func NewReader(from io.Reader, limits policy.SnapshotLimits) (*Reader, error) {
 	if r.z, err = zstd.NewReader(r.src, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true)); err != nil {
 		return nil, invalid("cannot be decompressed").Because(err)
 	}
-	r.in = bufio.NewReaderSize(&unpacked{r: r}, 64<<10)
-	if err := r.readHeader(); err != nil {
+	if err := r.begin(r.z); err != nil {
 		r.Close()
 		return nil, err
 	}
 	return r, nil
+}
+
+// begin reads the header from what is inside the frame.
+func (r *Reader) begin(from io.Reader) error {
+	r.in = bufio.NewReaderSize(&unpacked{r: r, from: from}, 64<<10)
+	return r.readHeader()
 }
 
 // Close frees what the reader holds; the source stays the caller's.

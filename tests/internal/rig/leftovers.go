@@ -59,6 +59,11 @@ func cacheLeftovers(root, repo string) []string {
 		return []string{dir}
 	}
 	var found []string
+	for _, n := range names(filepath.Join(root, dir)) {
+		if strings.HasPrefix(n, ".tmp-") {
+			found = append(found, dir+"/"+n)
+		}
+	}
 	for _, sub := range []string{"holds", "pending", "collected", "bare.git/worktrees", "bare.git/refs/yoi/pins", "bare.git/refs/yoi/collected"} {
 		for _, n := range names(filepath.Join(root, dir, sub)) {
 			found = append(found, dir+"/"+sub+"/"+n)
