@@ -184,18 +184,22 @@ func TestHostileServer(t *testing.T) {
 		handler http.HandlerFunc
 		want    policy.Code
 	}{
-		"401":          {status(401), policy.CodeSnapshotStoreRefused},
-		"403":          {status(403), policy.CodeSnapshotStoreRefused},
-		"404":          {status(404), policy.CodeRemoteSnapshotUnknown},
-		"410":          {status(410), policy.CodeRemoteSnapshotUnknown},
-		"429":          {status(429), policy.CodeSnapshotStoreFailed},
-		"500":          {status(500), policy.CodeSnapshotStoreFailed},
-		"503":          {status(503), policy.CodeSnapshotStoreFailed},
-		"206 unasked":  {status(206), policy.CodeSnapshotStoreFailed},
-		"redirect":     {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, 302) }, policy.CodeSnapshotStoreRedirected},
-		"redirect 307": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, 307) }, policy.CodeSnapshotStoreRedirected},
-		"file URL":     {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", 302) }, policy.CodeSnapshotStoreRedirected},
-		"loop":         {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 302) }, policy.CodeSnapshotStoreRedirected},
+		"401":         {status(401), policy.CodeSnapshotStoreRefused},
+		"403":         {status(403), policy.CodeSnapshotStoreRefused},
+		"404":         {status(404), policy.CodeRemoteSnapshotUnknown},
+		"410":         {status(410), policy.CodeRemoteSnapshotUnknown},
+		"429":         {status(429), policy.CodeSnapshotStoreFailed},
+		"500":         {status(500), policy.CodeSnapshotStoreFailed},
+		"503":         {status(503), policy.CodeSnapshotStoreFailed},
+		"206 unasked": {status(206), policy.CodeSnapshotStoreFailed},
+		"redirect":    {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) }, policy.CodeSnapshotStoreRedirected},
+		"redirect 307": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+		}, policy.CodeSnapshotStoreRedirected},
+		"file URL": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
+		}, policy.CodeSnapshotStoreRedirected},
+		"loop": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, policy.CodeSnapshotStoreRedirected},
 		"truncated": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = w.Write([]byte("short"))
@@ -254,8 +258,10 @@ func TestUploadToHostileServer(t *testing.T) {
 		handler http.HandlerFunc
 		want    policy.Code
 	}{
-		"refuses":     {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) }, policy.CodeSnapshotStoreRefused},
-		"redirects":   {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 307) }, policy.CodeSnapshotStoreRedirected},
+		"refuses": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) }, policy.CodeSnapshotStoreRefused},
+		"redirects": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, policy.CodeSnapshotStoreRedirected},
 		"is full":     {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(507) }, policy.CodeSnapshotStoreFailed},
 		"never reads": {func(http.ResponseWriter, *http.Request) { <-release }, policy.CodeSnapshotStoreSlow},
 		"reads and says nothing": {func(_ http.ResponseWriter, r *http.Request) {

@@ -23,4 +23,5 @@ var suite = []section{
 	{11, "sizes, memory and start-up", sizes},
 	{12, "a working tree at one moment, against cp -a --reflink=always", liveAgainstCp},
 	{13, "yoi run on a snapshot of the working tree, against cp and rm", snapshotRun},
+	{14, "first workspace from remote_snapshot, against git clone --depth 1", remoteSnapshot},
 }
