@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what the machine looked like when a test began: its mounts,
-// cgroups, System V objects and this process' children.
+// Machine is what the machine looked like when a test began: its mounts, System V
+// objects and this process' children. Control groups are a Runtime root's: Leftovers.
 type Machine struct {
-	mounts, cgroups, ipc []string
-	children             map[int]bool
+	mounts, ipc []string
+	children    map[int]bool
 }
 
 // Before looks at the machine. This process becomes a subreaper, prctl(2): what
@@ -28,7 +28,7 @@ func Before(t testing.TB) *Machine {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	m := &Machine{mounts: mounts(t), cgroups: cgroups(), ipc: ipc(t), children: map[int]bool{}}
+	m := &Machine{mounts: mounts(t), ipc: ipc(t), children: map[int]bool{}}
 	for _, pid := range children() {
 		m.children[pid] = true
 	}
@@ -59,7 +59,7 @@ func (m *Machine) Unchanged(t testing.TB) {
 func (m *Machine) new(t testing.TB) []string {
 	var left []string
 	for name, pair := range map[string][2][]string{
-		"mount": {m.mounts, mounts(t)}, "cgroup": {m.cgroups, cgroups()}, "ipc object": {m.ipc, ipc(t)},
+		"mount": {m.mounts, mounts(t)}, "ipc object": {m.ipc, ipc(t)},
 	} {
 		for _, d := range Difference(pair[0], pair[1]) {
 			if strings.HasPrefix(d, "+ ") {
@@ -118,12 +118,6 @@ func mounts(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
-}
-
-// cgroups lists those with our name: the machine's own come and go. Workers' come
-// and go with other tests; Leftovers looks for those of its Runtime root.
-func cgroups() []string {
-	return cgroupsOf(func(name string) bool { return strings.Contains(name, "yoi") && !strings.HasPrefix(name, "yoi-wk-") })
 }
 
 var workerGroup = regexp.MustCompile(`yoi-wk-[a-z0-9]+`)
