@@ -180,6 +180,43 @@ func (c *Client) DropCollected(ctx context.Context, id policy.RepositoryID, req 
 	return c.call(ctx, request{method: "POST", path: path, in: req}, nil)
 }
 
+func (c *Client) ForkWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ForkRequest) (runtime.Workspace, error) {
+	path, err := item("allocation", workspaces, id, "/fork")
+	if err != nil {
+		return runtime.Workspace{}, err
+	}
+	return post[runtime.Workspace](ctx, c, path, req.IdempotencyKey, req)
+}
+
+func (c *Client) SnapshotWorkspace(ctx context.Context, id policy.AllocationID, req runtime.SnapshotRequest) (runtime.Snapshot, error) {
+	return snapshotCall(ctx, c, id, "/snapshots", req)
+}
+
+func (c *Client) RollbackWorkspace(ctx context.Context, id policy.AllocationID, req runtime.SnapshotID) (runtime.Snapshot, error) {
+	return snapshotCall(ctx, c, id, "/rollback", req)
+}
+
+func snapshotCall(ctx context.Context, c *Client, id policy.AllocationID, action string, req any) (runtime.Snapshot, error) {
+	path, err := item("allocation", workspaces, id, action)
+	if err != nil {
+		return runtime.Snapshot{}, err
+	}
+	return post[runtime.Snapshot](ctx, c, path, "", req)
+}
+
+func (c *Client) ListSnapshots(ctx context.Context, id policy.AllocationID) ([]runtime.Snapshot, error) {
+	list, err := result[snapshotList](ctx, c, id, "/snapshots", "", 0)
+	return list.Items, err
+}
+
+func (c *Client) RemoveSnapshot(ctx context.Context, id policy.AllocationID, req runtime.SnapshotID) error {
+	path, err := item("allocation", workspaces, id, "/snapshots/remove")
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, request{method: "POST", path: path, in: req}, nil)
+}
+
 // result gets one of the reports about what a workspace holds.
 func result[T any](ctx context.Context, c *Client, id policy.AllocationID, action string, repo policy.RepositoryID, limit int) (T, error) {
 	path, err := item("allocation", workspaces, id, action)

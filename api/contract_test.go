@@ -107,7 +107,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"DiffReport": runtime.DiffReport{}, "RepositoryDiff": runtime.RepositoryDiff{}, "DiffFile": runtime.DiffFile{},
 		"StatusReport": runtime.StatusReport{}, "RepositoryStatus": runtime.RepositoryStatus{}, "StatusEntry": runtime.StatusEntry{},
 		"CommitsReport": runtime.CommitsReport{}, "RepositoryCommits": runtime.RepositoryCommits{}, "WorkspaceCommit": runtime.WorkspaceCommit{},
-		"Collected": runtime.Collected{}, "CollectedList": collectedList{},
+		"Collected": runtime.Collected{}, "CollectedList": collectedList{}, "Snapshot": runtime.Snapshot{}, "SnapshotList": snapshotList{},
 	}
 	requests := map[string]any{
 		"AddRepositoryRequest": runtime.AddRepositoryRequest{}, "Selector": policy.Selector{}, "ResolveRequest": runtime.ResolveRequest{},
@@ -118,6 +118,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"AddPatchRequest": runtime.AddPatchRequest{}, "ArtifactPolicy": policy.ArtifactPolicy{},
 		"ExportSnapshotRequest": runtime.ExportSnapshotRequest{}, "ImportSnapshotRequest": runtime.ImportSnapshotRequest{},
 	}
+	requests["ForkRequest"], requests["SnapshotRequest"], requests["SnapshotID"] = runtime.ForkRequest{}, runtime.SnapshotRequest{}, runtime.SnapshotID{}
 	requests["CollectRequest"], requests["CollectedRequest"] = runtime.CollectRequest{}, runtime.CollectedRequest{}
 	schemas := document(t, false).Components.Schemas
 	for name := range schemas {

@@ -72,6 +72,11 @@ func routes() []route {
 		{method: "GET", path: "/v1/execution-workspaces/{id}/export", operation: "exportWorkspace",
 			query: []string{"repository_id", "format", "max_bytes"}, handle: (*call).exportWorkspace},
 		{method: "POST", path: "/v1/execution-workspaces/{id}/collect", operation: "collectWorkspace", handle: (*call).collectWorkspace},
+		{method: "POST", path: "/v1/execution-workspaces/{id}/fork", operation: "forkWorkspace", keyed: true, handle: (*call).forkWorkspace},
+		{method: "GET", path: "/v1/execution-workspaces/{id}/snapshots", operation: "listSnapshots", handle: (*call).listSnapshots},
+		{method: "POST", path: "/v1/execution-workspaces/{id}/snapshots", operation: "snapshotWorkspace", once: true, handle: (*call).snapshotWorkspace},
+		{method: "POST", path: "/v1/execution-workspaces/{id}/snapshots/remove", operation: "removeSnapshot", handle: (*call).removeSnapshot},
+		{method: "POST", path: "/v1/execution-workspaces/{id}/rollback", operation: "rollbackWorkspace", once: true, handle: (*call).rollbackWorkspace},
 
 		{method: "GET", path: "/v1/workers", operation: "listWorkers", query: append(page, "allocation_id"), handle: (*call).listWorkers},
 		{method: "POST", path: "/v1/workers", operation: "spawnWorker", keyed: true, handle: (*call).spawnWorker},

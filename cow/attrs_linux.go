@@ -11,10 +11,15 @@ import (
 // carried says whether an extended attribute comes along: an allowlist, because
 // a new namespace is more likely to mean something to a kernel than to a user.
 // user.overlay.* would redirect lookups when the tree becomes a layer of a
-// userxattr overlay.
+// userxattr overlay. A copy that is to be such a layer gets what a Worker cannot
+// have set (it sees and sets user.overlay.overlay.* in their place) and what names
+// no place: which directories are opaque.
 func (w *worker) carried(name []byte) bool {
 	switch {
 	case bytes.HasPrefix(name, []byte("user.")):
+		if w.req.Layer && (bytes.Equal(name, []byte("user.overlay.opaque")) || bytes.HasPrefix(name, []byte("user.overlay.overlay."))) {
+			return true
+		}
 		return !bytes.HasPrefix(name, []byte("user.overlay."))
 	case bytes.Equal(name, []byte("security.capability")):
 		return w.me.setfcap && w.me.chown

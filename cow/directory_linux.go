@@ -55,7 +55,7 @@ func (w *worker) checkDirectory(n *dirNode, st *unix.Statx_t) error {
 }
 
 func (w *worker) entries(n *dirNode) error {
-	if w.req.OnFile != nil {
+	if w.reports() {
 		w.prefix = n.appendPath(w.prefix[:0])
 		if len(w.prefix) > 0 {
 			w.prefix = append(w.prefix, '/')
@@ -107,6 +107,11 @@ func (w *worker) entry(n *dirNode, name cname, typ byte) error {
 		return nil
 	case unix.DT_LNK:
 		return w.symlink(n, name)
+	}
+	if typ == unix.DT_CHR && w.req.Layer {
+		if made, err := w.whiteout(n, name); made || err != nil {
+			return err
+		}
 	}
 	w.warnings.add(w.req, *policy.Warnf(policy.CodeFileSkipped, w.op, "a %s was left out", specialKind(typ)).With("path", n.rel(name)))
 	return nil

@@ -7,7 +7,7 @@ import (
 )
 
 const fileMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_NLINK | unix.STATX_UID | unix.STATX_GID |
-	unix.STATX_MTIME | unix.STATX_INO | unix.STATX_SIZE | unix.STATX_BLOCKS
+	unix.STATX_MTIME | unix.STATX_CTIME | unix.STATX_INO | unix.STATX_SIZE | unix.STATX_BLOCKS
 
 // file makes one regular file.
 func (w *worker) file(n *dirNode, name cname) error {
@@ -28,7 +28,7 @@ func (w *worker) file(n *dirNode, name cname) error {
 	if st.Nlink > 1 {
 		return w.linkedFile(src, &st, n, name)
 	}
-	return w.newFile(src, &st, n, name, w.req.OnFile != nil)
+	return w.newFile(src, &st, n, name, w.reports())
 }
 
 // newFile makes name out of the open src.
@@ -50,7 +50,7 @@ func (w *worker) newFile(src int, st *unix.Statx_t, n *dirNode, name cname, repo
 	w.res.Files++
 	w.res.Bytes += int64(st.Size)
 	if report {
-		return w.report(dst, emptyName, unix.AT_EMPTY_PATH, n, name)
+		return w.report(st, dst, emptyName, unix.AT_EMPTY_PATH, n, name)
 	}
 	return nil
 }
@@ -77,13 +77,44 @@ func (w *worker) content(src, dst int, st *unix.Statx_t, n *dirNode, name cname)
 	return nil
 }
 
-func (w *worker) report(dir int, path cname, flags int, n *dirNode, name cname) error {
+// reports tells whether anybody wants to hear of each file.
+func (w *walk) reports() bool { return w.req.OnFile != nil || w.req.OnCopy != nil }
+
+func (w *worker) report(from *unix.Statx_t, dir int, path cname, flags int, n *dirNode, name cname) error {
 	var st unix.Statx_t
 	if err := statxAt(dir, path, flags, unix.STATX_BASIC_STATS, &st); err != nil {
 		return w.fail(onTarget, n, name, err)
 	}
-	w.req.OnFile(string(append(w.prefix, name.bytes()...)), &st)
+	rel := string(append(w.prefix, name.bytes()...))
+	if w.req.OnFile != nil {
+		w.req.OnFile(rel, &st)
+	}
+	if w.req.OnCopy != nil {
+		w.req.OnCopy(rel, from, &st)
+	}
 	return nil
+}
+
+// whiteout makes a character device 0:0, which takes no capability (Linux 5.8). Its
+// owner matters: one that an idmapped layer has no id for cannot be replaced
+// (EOVERFLOW).
+func (w *worker) whiteout(n *dirNode, name cname) (bool, error) {
+	var st unix.Statx_t
+	if err := statxAt(n.src, name, unix.AT_SYMLINK_NOFOLLOW, fileMask, &st); err != nil {
+		return false, w.fail(onSource, n, name, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev_major != 0 || st.Rdev_minor != 0 {
+		return false, nil
+	}
+	if err := mknodat(n.dst, name, unix.S_IFCHR, 0); err != nil {
+		return false, w.fail(onTarget, n, name, err)
+	}
+	if chown, _ := w.ownership(&st); chown {
+		if err := lchownat(n.dst, name, st.Uid, st.Gid); err != nil && err != unix.EPERM && err != unix.EINVAL {
+			return false, w.fail(onTarget, n, name, err)
+		}
+	}
+	return true, nil
 }
 
 // symlink makes one symbolic link, its target's bytes as they are.
@@ -98,7 +129,7 @@ func (w *worker) symlink(n *dirNode, name cname) error {
 	if st.Nlink > 1 {
 		return w.linkedSymlink(&st, n, name)
 	}
-	return w.newSymlink(&st, n, name, w.req.OnFile != nil)
+	return w.newSymlink(&st, n, name, w.reports())
 }
 
 func (w *worker) newSymlink(st *unix.Statx_t, n *dirNode, name cname, report bool) error {
@@ -126,7 +157,7 @@ func (w *worker) newSymlink(st *unix.Statx_t, n *dirNode, name cname, report boo
 	}
 	w.res.Symlinks++
 	if report {
-		return w.report(n.dst, name, unix.AT_SYMLINK_NOFOLLOW, n, name)
+		return w.report(st, n.dst, name, unix.AT_SYMLINK_NOFOLLOW, n, name)
 	}
 	return nil
 }

@@ -40,6 +40,13 @@ type Request struct {
 	// parallel workers at once and must not keep st. Strategies that keep inode
 	// number and ctime (btrfs_snapshot, overlay) never call it.
 	OnFile func(rel string, st *Statx)
+	// OnCopy is OnFile with the statx that the source had before it was copied, but
+	// is not called for files with several names.
+	OnCopy func(rel string, from, to *Statx)
+	// Layer says that the source is an overlay's upper directory: its whiteouts
+	// (overlayfs.rst, "whiteouts and opaque directories") are made, not left out, and
+	// opaque directories stay so.
+	Layer bool
 	// Parallel is the number of workers; 0 lets the strategy choose for the
 	// file system.
 	Parallel int

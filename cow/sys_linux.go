@@ -63,6 +63,11 @@ func mkdirat(dir int, name cname, mode uint32) error {
 	return err
 }
 
+func mknodat(dir int, name cname, mode uint32, dev int) error {
+	_, err := retry(unix.SYS_MKNODAT, uintptr(dir), uintptr(name.ptr()), uintptr(mode), uintptr(dev), 0, 0)
+	return err
+}
+
 func unlinkat(dir int, name cname, flags int) error {
 	_, err := retry(unix.SYS_UNLINKAT, uintptr(dir), uintptr(name.ptr()), uintptr(flags), 0, 0, 0)
 	return err

@@ -292,6 +292,10 @@ func (r *Remote) EvictCaches(ctx context.Context, req EvictRequest) (res EvictRe
 	return res, err
 }
 
+func (r *Remote) Exchange(ctx context.Context, req ExchangeRequest) error {
+	return r.callPlain(ctx, opExchange, req, nil)
+}
+
 func (r *Remote) Remove(ctx context.Context, req RemoveRequest) error {
 	return r.callPlain(ctx, opRemove, req, nil)
 }

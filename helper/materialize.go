@@ -36,6 +36,9 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 		return res, err
 	}
 	top := newResource(ledger.KindDirectory, req.AllocationID, rootdir.Workspace(req.AllocationID))
+	if req.From != "" { // no Worker has been in it: recovery rescues nothing from a half-made fork
+		top.Attrs = map[string]string{attrFork: string(req.From)}
+	}
 	intents := []ledger.Resource{top}
 	for i, t := range res.Repositories {
 		if plan[i] != nil && t.Strategy == policy.StrategyBtrfsSnapshot {
@@ -63,6 +66,16 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (MaterializeResult, []cow.Strategy, error) {
 	res := MaterializeResult{Repositories: append([]RepositoryTree(nil), req.Repositories...)}
 	plan := make([]cow.Strategy, len(req.Repositories))
+	if req.From != "" {
+		table, err := l.strategies(ctx)
+		for i := range res.Repositories {
+			if err != nil {
+				break
+			}
+			plan[i], res.Reason, err = forkOf(table, &res.Repositories[i])
+		}
+		return res, plan, err
+	}
 	limited := req.Quota.Bytes > 0 && l.limitsSubvolumes()
 	cached := slices.ContainsFunc(req.Repositories, func(t RepositoryTree) bool { return len(t.Caches) > 0 })
 	for i := range res.Repositories {
@@ -128,6 +141,9 @@ func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Str
 		defer d.Close()
 		dirs[name] = d
 	}
+	if req.From != "" {
+		return l.fillFork(ctx, req, plan, res, top, dirs)
+	}
 	if err := l.workDirs(dirs["mounts"], req.BuildCache != "", res.Repositories); err != nil {
 		return diskError(op, err)
 	}
@@ -154,6 +170,27 @@ func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Str
 	}
 	if res.Caches != nil {
 		return l.copyCaches(ctx, id)
+	}
+	return nil
+}
+
+// fillFork is the rest of fill for a fork.
+func (l *Local) fillFork(ctx context.Context, req MaterializeRequest, plan []cow.Strategy, res *MaterializeResult, top *os.File, dirs map[string]*os.File) (err error) {
+	const op = "helper.fork"
+	if res.Caches, err = l.forkCaches(ctx, req, top); err != nil {
+		return err
+	}
+	build := len(res.Caches) > 0 && res.Caches[len(res.Caches)-1].Path == buildCacheAt
+	if err := l.workDirs(dirs["mounts"], build, res.Repositories); err != nil {
+		return diskError(op, err)
+	}
+	if err := l.indexDirs(dirs["index"], res.Repositories); err != nil {
+		return diskError(op, err)
+	}
+	for i, t := range res.Repositories {
+		if err := l.forkTree(ctx, req.From, plan[i], t, dirs, res); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -252,9 +289,7 @@ type statMap struct {
 func newStatMap() *statMap { return &statMap{m: make(map[string]index.Stat)} }
 
 func (s *statMap) add(rel string, st *cow.Statx) {
-	v := index.FromStatx((*unix.Statx_t)(st))
-	// What the Worker will see: its own ids, whoever owns the file on disk.
-	v.UID, v.GID = workerID, workerID
+	v := workerStat(st)
 	s.mu.Lock()
 	s.m[rel] = v
 	s.mu.Unlock()

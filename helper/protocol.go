@@ -50,6 +50,8 @@ type Helper interface {
 	Publish(ctx context.Context, req PublishRequest) (PublishResult, error)
 	// EvictCaches frees shared caches that no allocation uses.
 	EvictCaches(ctx context.Context, req EvictRequest) (EvictResult, error)
+	// Exchange gives each of two allocations the other's files.
+	Exchange(ctx context.Context, req ExchangeRequest) error
 	// Remove takes an allocation and its Workers' records away.
 	Remove(ctx context.Context, req RemoveRequest) error
 	// ImportImage unpacks an image of the archive, a regular file, into the store.
@@ -115,6 +117,9 @@ func validateTrees(trees []RepositoryTree) error {
 type MaterializeRequest struct {
 	AllocationID policy.AllocationID `json:"allocation_id"`
 	Repositories []RepositoryTree    `json:"repositories"`
+	// From is the allocation to fork: Repositories are its own, by the strategies
+	// that made them. "" takes the pristine trees.
+	From policy.AllocationID `json:"from,omitempty"`
 	// BuildCache is the project whose build cache the allocation gets; "" for none.
 	BuildCache policy.WorkspaceID `json:"build_cache,omitempty"`
 	// Image is what the allocation's Workers will have as their root, nil for none.
@@ -129,6 +134,11 @@ func (r MaterializeRequest) validate() error {
 	}
 	if err := r.Quota.Validate(); err != nil {
 		return err
+	}
+	if r.From != "" {
+		if err := policy.CheckID("allocation", string(r.From)); err != nil {
+			return err
+		}
 	}
 	if r.BuildCache != "" {
 		if err := policy.CheckID("workspace", string(r.BuildCache)); err != nil {
@@ -324,6 +334,7 @@ const (
 	opObjects     = "has_new_objects"
 	opRemove      = "remove"
 	opRecover     = "recover"
+	opExchange    = "exchange"
 	opCancel      = "cancel"
 	opImageImport = "image_import"
 	opImageRemove = "image_remove"

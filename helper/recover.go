@@ -98,7 +98,7 @@ func (l *Local) recoverOwner(ctx context.Context, id policy.AllocationID, hs []l
 func (l *Local) rescue(ctx context.Context, id policy.AllocationID, hs []ledger.Held) bool {
 	found := false
 	for _, h := range hs {
-		if h.Resource.Kind == ledger.KindDirectory && h.Resource.Path == rootdir.Workspace(id) {
+		if h.Resource.Kind == ledger.KindDirectory && h.Resource.Path == rootdir.Workspace(id) && h.Resource.Attrs[attrFork] == "" {
 			found = l.anyObjects(id)
 		}
 	}

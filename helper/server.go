@@ -296,6 +296,12 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		}
 		r, err := h.EvictCaches(ctx, body)
 		return r, nil, err
+	case opExchange:
+		var body ExchangeRequest
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, h.Exchange(ctx, body)
 	case opRemove:
 		var body RemoveRequest
 		if err := decodeBody(req.Body, &body); err != nil {

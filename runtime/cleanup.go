@@ -93,6 +93,9 @@ func (r *Runtime) remove(ctx context.Context, a registry.Allocation) error {
 			return err
 		}
 	}
+	if err := r.removeSnapshots(ctx, a); err != nil {
+		return err
+	}
 	return r.takeAway(ctx, a)
 }
 

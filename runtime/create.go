@@ -33,6 +33,7 @@ type creation struct {
 	cleanup   policy.CleanupPolicy
 	sandbox   policy.SandboxPolicy
 	image     *registry.Image // what sandbox.Root names, nil for a built-in profile
+	fork      *fork           // what this is a fork of, nil for a workspace of its own
 	// ephemeral allocations are leftovers as soon as their process dies.
 	ephemeral bool
 
@@ -64,13 +65,8 @@ type creationRepo struct {
 // pins and pristine trees, materialization, git directories, evidence, record.
 // A step that fails takes the finished ones back.
 func (r *Runtime) create(ctx context.Context, c *creation) (registry.Allocation, error) {
-	c.r, c.began, c.timings = r, r.now(), make(map[string]time.Duration)
-	var a registry.Allocation
-	defer c.closeTrees()
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	c.r = r
+	a, err := c.run(ctx, []step{
 		{"policy", c.checkPolicy},
 		{"resolve", c.resolve},
 		{"objects", c.complete},
@@ -79,19 +75,35 @@ func (r *Runtime) create(ctx context.Context, c *creation) (registry.Allocation,
 		{"git", c.gitDirs},
 		{"clean", c.joinClean},
 		{"apply", c.apply},
-		{"record", func(ctx context.Context) (err error) { a, err = c.record(ctx); return err }},
-	} {
+	})
+	if err == nil {
+		r.event("workspace.created", string(c.id), map[string]string{"strategy": string(a.MaterializerKind)})
+	}
+	return a, err
+}
+
+// step is a part of a creation that takes time.
+type step struct {
+	name string
+	do   func(context.Context) error
+}
+
+// run does the steps, and records the result.
+func (c *creation) run(ctx context.Context, steps []step) (a registry.Allocation, err error) {
+	c.began, c.timings = c.r.now(), make(map[string]time.Duration)
+	defer c.closeTrees()
+	steps = append(steps, step{"record", func(ctx context.Context) (err error) { a, err = c.record(ctx); return err }})
+	for _, s := range steps {
 		t := time.Now()
-		if err := step.do(ctx); err != nil {
+		if err := s.do(ctx); err != nil {
 			_ = c.joinClean(ctx) // nothing may go on behind
 			if uerr := c.takeBack(context.WithoutCancel(ctx)); uerr != nil {
-				r.log.Warn("a failed creation is left to the ledger", "allocation", c.id, "error", uerr)
+				c.r.log.Warn("a failed creation is left to the ledger", "allocation", c.id, "error", uerr)
 			}
 			return a, err
 		}
-		c.timings[step.name] = time.Since(t)
+		c.timings[s.name] = time.Since(t)
 	}
-	r.event("workspace.created", string(c.id), map[string]string{"strategy": string(a.MaterializerKind)})
 	return a, nil
 }
 
@@ -401,7 +413,7 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 		return a, err
 	}
 	c.undo = append(c.undo, func(ctx context.Context) error {
-		_, err := c.r.registry.SetAllocationStatus(ctx, a.ID, registry.AllocationFailed, registry.AllocationActive)
+		_, err := c.r.registry.SetAllocationStatus(ctx, a.ID, registry.AllocationFailed, a.Status)
 		return err
 	})
 	if c.ephemeral {
@@ -432,6 +444,9 @@ func (c *creation) allocation() registry.Allocation {
 		Root:           rootdir.Workspace(c.id) + "/root", Scratch: rootdir.Scratch(c.id),
 		SandboxPolicy: c.sandbox, Image: c.image, DirtyStatePolicy: c.dirty, CleanupPolicy: c.cleanup,
 		Status: registry.AllocationActive, CreatedAt: c.began, Diagnostics: c.warnings,
+	}
+	if c.fork != nil {
+		c.fork.mark(&a)
 	}
 	for i, t := range c.made.Repositories {
 		a.MaterializerKind = t.Strategy

@@ -61,6 +61,12 @@ type Service interface {
 	// it wrote; with an error what is written is not whole.
 	ExportWorkspace(ctx context.Context, id policy.AllocationID, req ExportRequest, w io.Writer) (int64, error)
 	CollectWorkspace(ctx context.Context, id policy.AllocationID, req CollectRequest) (Collected, error)
+	ForkWorkspace(ctx context.Context, id policy.AllocationID, req ForkRequest) (Workspace, error)
+	SnapshotWorkspace(ctx context.Context, id policy.AllocationID, req SnapshotRequest) (Snapshot, error)
+	ListSnapshots(ctx context.Context, id policy.AllocationID) ([]Snapshot, error)
+	// RollbackWorkspace returns the snapshot of what the workspace was until then.
+	RollbackWorkspace(ctx context.Context, id policy.AllocationID, req SnapshotID) (Snapshot, error)
+	RemoveSnapshot(ctx context.Context, id policy.AllocationID, req SnapshotID) error
 
 	SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Worker, error)
 	ListWorkers(ctx context.Context, f ListFilter) (WorkerList, error)

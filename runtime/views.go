@@ -62,7 +62,9 @@ func (r *Runtime) ListWorkspaces(ctx context.Context, f ListFilter) (WorkspaceLi
 	}
 	out := WorkspaceList{Items: make([]Workspace, 0, len(page.Items)), Next: page.Next}
 	for _, a := range page.Items {
-		out.Items = append(out.Items, workspaceView(a))
+		if a.SnapshotOf == "" { // its workspace lists it
+			out.Items = append(out.Items, workspaceView(a))
+		}
 	}
 	return out, nil
 }

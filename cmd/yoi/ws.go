@@ -13,7 +13,7 @@ import (
 
 func (a *app) wsCommand() *cobra.Command {
 	return groupCommand("ws", "Create, inspect and remove Execution Workspaces", "  yoi ws create app --rev branch:main\n  yoi ws list\n  yoi ws rm ws-…",
-		append([]*cobra.Command{a.wsCreate(), a.wsList(), a.wsShow(), a.wsEvidence(), a.wsRemove()}, a.resultCommands()...)...)
+		append([]*cobra.Command{a.wsCreate(), a.wsList(), a.wsShow(), a.wsEvidence(), a.wsRemove()}, append(a.resultCommands(), a.forkCommands()...)...)...)
 }
 
 type createFlags struct {

@@ -212,6 +212,26 @@ func (s *Service) WorkspaceCommits(ctx context.Context, id policy.AllocationID, 
 	return answer(s, Commits(), s.enter(ctx, "WorkspaceCommits", string(id), req))
 }
 
+func (s *Service) ForkWorkspace(ctx context.Context, id policy.AllocationID, req runtime.ForkRequest) (runtime.Workspace, error) {
+	return Workspace(), s.enter(ctx, "ForkWorkspace", string(id), req)
+}
+
+func (s *Service) SnapshotWorkspace(ctx context.Context, id policy.AllocationID, req runtime.SnapshotRequest) (runtime.Snapshot, error) {
+	return Snapshots()[0], s.enter(ctx, "SnapshotWorkspace", string(id), req)
+}
+
+func (s *Service) ListSnapshots(ctx context.Context, id policy.AllocationID) ([]runtime.Snapshot, error) {
+	return answer(s, Snapshots(), s.enter(ctx, "ListSnapshots", string(id), nil))
+}
+
+func (s *Service) RollbackWorkspace(ctx context.Context, id policy.AllocationID, req runtime.SnapshotID) (runtime.Snapshot, error) {
+	return Snapshots()[0], s.enter(ctx, "RollbackWorkspace", string(id), req)
+}
+
+func (s *Service) RemoveSnapshot(ctx context.Context, id policy.AllocationID, req runtime.SnapshotID) error {
+	return s.enter(ctx, "RemoveSnapshot", string(id), req)
+}
+
 func (s *Service) CollectWorkspace(ctx context.Context, id policy.AllocationID, req runtime.CollectRequest) (runtime.Collected, error) {
 	return Collected()[0], s.enter(ctx, "CollectWorkspace", string(id), req)
 }

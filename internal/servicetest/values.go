@@ -188,3 +188,7 @@ func StoredSnapshot() runtime.StoredSnapshot {
 		Objects: 12, Files: 9, Bytes: 4096, CreatedAt: Then, Warnings: []policy.Diagnostic{warning()},
 	}
 }
+
+func Snapshots() []runtime.Snapshot {
+	return []runtime.Snapshot{{ID: "ws-2222222222222222", AllocationID: Allocation, Label: "before", Strategy: policy.StrategyReflink, CreatedAt: Then}}
+}

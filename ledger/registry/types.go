@@ -83,6 +83,10 @@ type Allocation struct {
 	RemovedAt       time.Time           `json:"removed_at,omitzero"`
 	Diagnostics     []policy.Diagnostic `json:"diagnostics,omitempty"`
 	Ancestor        policy.AllocationID `json:"ancestor,omitempty"`
+	// SnapshotOf is set for a point in time of another allocation, which goes with
+	// it; Label is its maker's.
+	SnapshotOf policy.AllocationID `json:"snapshot_of,omitempty"`
+	Label      string              `json:"label,omitempty"`
 	// Evidence is the content of materialization.json.
 	Evidence json.RawMessage `json:"evidence,omitempty"`
 }

@@ -123,6 +123,13 @@ func (r room) results(t *testing.T) {
 		"patch":   func() error { return r.export(ctx, runtime.ExportPatch) },
 		"bundle":  func() error { return r.export(ctx, runtime.ExportBundle) },
 		"tar":     func() error { return r.export(ctx, runtime.ExportTar) },
+		"fork": func() error {
+			ws, err := c.ForkWorkspace(ctx, r.ws, runtime.ForkRequest{})
+			if err == nil {
+				_, err = c.RemoveWorkspace(ctx, ws.ID, runtime.RemoveWorkspaceRequest{Discard: true})
+			}
+			return err
+		},
 		"collect": func() error {
 			_, err := c.CollectWorkspace(ctx, r.ws, runtime.CollectRequest{As: "evil", Uncommitted: true})
 			if err == nil {

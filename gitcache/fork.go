@@ -1,0 +1,84 @@
+package gitcache
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
+)
+
+// HoldLike has holder hold what like holds of a point and the tree of that key:
+// the commit, the refs listing that like's private git directory was given, and
+// the tree, if like has one in use. On an error the holder holds nothing, or the
+// ledger still says what. ReleasePristine and Unpin end it.
+func (c *Cache) HoldLike(ctx context.Context, p policy.RepositoryPoint, key, holder, like string) error {
+	r, err := c.pinnable(p, holder)
+	if err == nil {
+		err = errors.Join(policy.CheckID("holder", like), checkKey(key))
+	}
+	if err != nil {
+		return err
+	}
+	pin, use := r.pinResource(holder, p.CommitID), r.useResource(key, holder)
+	held := []Resource{pin}
+	used := exists(r.treePath(key+".use") + "/" + like)
+	if used {
+		held = append(held, use)
+	}
+	if err := c.journal.Intend(ctx, held...); err != nil {
+		return err
+	}
+	if err = r.pinLike(ctx, holder, like, p.CommitID); err == nil && used {
+		err = r.useLike(ctx, key, holder, like)
+	}
+	if err == nil {
+		return nil
+	}
+	undo := errors.Join(r.unuse(key, holder), r.unpin(context.WithoutCancel(ctx), holder, p.CommitID))
+	for _, res := range held {
+		if undo == nil {
+			undo = c.journal.Release(res)
+		}
+	}
+	if undo != nil {
+		c.log.Warn("a failed hold is left to the ledger", "repository", r.id, "holder", holder, "error", undo)
+	}
+	return err
+}
+
+// pinLike pins with the listing of another holder's pin.
+func (r *repo) pinLike(ctx context.Context, holder, like, commit string) error {
+	b, err := os.ReadFile(r.path("holds", like, commit))
+	if errors.Is(err, fs.ErrNotExist) {
+		return policy.Errorf(policy.CodeConflict, opPin, "%s does not hold %s any more", like, commit)
+	}
+	hold := r.path("holds", holder, commit)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(hold), 0o700)
+	}
+	if err == nil {
+		err = r.writePending(hold, pendingPin(holder), b, 0o600)
+	}
+	if err != nil {
+		return diskError(opPin, "the pin cannot be written", err)
+	}
+	return r.pin(ctx, holder, commit)
+}
+
+// useLike marks a tree as in use while like's mark keeps it from eviction.
+func (r *repo) useLike(ctx context.Context, key, holder, like string) error {
+	l, err := lock(ctx, r.treePath(key+".lock"), unix.LOCK_SH)
+	if err != nil {
+		return r.lockError(err)
+	}
+	defer l.unlock()
+	if !exists(r.treePath(key+".use") + "/" + like) {
+		return policy.Errorf(policy.CodeConflict, opPristine, "%s does not use its tree any more", like)
+	}
+	return r.use(key, holder)
+}
