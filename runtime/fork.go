@@ -70,7 +70,7 @@ func (f *fork) mark(a *registry.Allocation) {
 // cache's trees.
 func (f *fork) make(ctx context.Context) (registry.Allocation, error) {
 	c := &creation{
-		r: f.r, id: policy.NewAllocationID(), workspace: f.workspace, strategy: f.from.MaterializerKind, dirty: f.from.DirtyStatePolicy,
+		r: f.r, id: policy.NewAllocationID(), workspace: f.workspace, dirty: f.from.DirtyStatePolicy,
 		cleanup: f.cleanup, sandbox: f.from.SandboxPolicy, image: f.from.Image, fork: f,
 	}
 	if err := c.cleanup.Validate(); err != nil {

@@ -177,7 +177,7 @@ func (r *Runtime) RollbackWorkspace(ctx context.Context, id policy.AllocationID,
 	if err != nil {
 		return Snapshot{}, err
 	}
-	if err := r.helper.Exchange(ctx, helper.ExchangeRequest{AllocationID: a.ID, With: before.ID, Strategy: before.MaterializerKind}); err != nil {
+	if err := r.helper.Exchange(ctx, helper.ExchangeRequest{AllocationID: a.ID, With: before.ID, Strategy: before.Mounts[0].Strategy}); err != nil {
 		if rerr := r.remove(context.WithoutCancel(ctx), before); rerr != nil {
 			r.log.Warn("an unused snapshot is left", "allocation", before.ID, "error", rerr)
 		}
