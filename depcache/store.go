@@ -234,7 +234,7 @@ type Eviction struct {
 func (s *Store) Evict(ctx context.Context, keep int64, dry bool, inUse func(Key) (bool, error)) (Eviction, error) {
 	var ev Eviction
 	if !dry {
-		if err := s.sweep(ctx); err != nil {
+		if err := s.Sweep(ctx); err != nil {
 			return ev, err
 		}
 	}
@@ -314,9 +314,9 @@ func unlink(dir *os.File, name string) error {
 	return nil
 }
 
-// sweep removes entries without a marker: a crash came right before it was
+// Sweep removes entries without a marker: a crash came right before it was
 // written, or in the middle of an eviction.
-func (s *Store) sweep(ctx context.Context) error {
+func (s *Store) Sweep(ctx context.Context) error {
 	sets, err := s.sets()
 	if err != nil {
 		return err

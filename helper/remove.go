@@ -168,6 +168,12 @@ func renameBeneath(top int, from, to string) error {
 func (l *Local) removeResource(ctx context.Context, r ledger.Resource) error {
 	switch r.Kind {
 	case ledger.KindDirectory, ledger.KindSubvolume:
+		if r.Owner == cacheOwner {
+			// The entry may have got its name just before the crash, and no marker.
+			if err := l.caches().Sweep(ctx); err != nil {
+				return err
+			}
+		}
 		err := l.checkIdentity(r)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

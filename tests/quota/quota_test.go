@@ -5,33 +5,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
-
-// enableQuota switches btrfs' quotas on: "qgroup" or "squota".
-func enableQuota(t *testing.T, dir, mode string) {
-	t.Helper()
-	a := struct{ cmd, status uint64 }{cmd: map[string]uint64{"qgroup": 1, "squota": 4}[mode]} // BTRFS_QUOTA_CTL_ENABLE…
-	f, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	_, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0xc0109428, uintptr(unsafe.Pointer(&a))) // BTRFS_IOC_QUOTA_CTL
-	if e == unix.EINVAL && mode == "squota" {
-		testenv.MissingKernelFeature(t, "btrfs simple quotas", "Linux 6.7")
-	}
-	if e != 0 {
-		t.Fatal(e)
-	}
-}
 
 func evidence(t *testing.T, r rig.Result) runtime.Evidence {
 	t.Helper()
@@ -48,7 +27,7 @@ func TestHard(t *testing.T) {
 	for _, mode := range []string{"qgroup", "squota"} {
 		t.Run(mode, func(t *testing.T) {
 			p := rig.NewPlace(t, "btrfs", 0)
-			enableQuota(t, p.Dir, mode)
+			rig.EnableQuota(t, p.Dir, mode)
 			repo := p.Give(t, small).Dir
 			y := p.Yoi(t)
 			machine := rig.Before(t)
@@ -82,7 +61,7 @@ func TestHard(t *testing.T) {
 func TestFullQuotaWhileMaking(t *testing.T) {
 	testenv.Root(t)
 	p := rig.NewPlace(t, "btrfs", 0)
-	enableQuota(t, p.Dir, "qgroup")
+	rig.EnableQuota(t, p.Dir, "qgroup")
 	repo := p.Give(t, testenv.RepoSmall(t))
 	if err := os.WriteFile(filepath.Join(repo.Dir, "big"), []byte(strings.Repeat("0123456789abcdef", 1<<16)), 0o644); err != nil {
 		t.Fatal(err)
@@ -104,7 +83,7 @@ func TestNoHardQuota(t *testing.T) {
 	}{{"ext4", 0}, {"xfs", 0}, {"btrfs", 0}, {"btrfs", rig.Ordinary}} {
 		p := rig.NewPlace(t, c.fs, c.uid)
 		if c.uid != 0 {
-			enableQuota(t, p.Dir, "qgroup") // on, but an ordinary user sets no limit
+			rig.EnableQuota(t, p.Dir, "qgroup") // on, but an ordinary user sets no limit
 		}
 		repo := p.Give(t, testenv.RepoSmall(t)).Dir
 		y := p.Yoi(t)
