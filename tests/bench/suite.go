@@ -24,4 +24,6 @@ var suite = []section{
 	{12, "a working tree at one moment, against cp -a --reflink=always", liveAgainstCp},
 	{13, "yoi run on a snapshot of the working tree, against cp and rm", snapshotRun},
 	{14, "first workspace from remote_snapshot, against git clone --depth 1", remoteSnapshot},
+	{15, "a run with a warm npm cache, against npm ci and cp -a", warmCache},
+	{16, "disk of the 20th workspace of 100,000 files", diskOfOneMore},
 }
