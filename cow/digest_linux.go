@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"hash"
 	"os"
 	"runtime"
@@ -69,7 +68,7 @@ func Digest(ctx context.Context, r DigestRequest) (TreeDigest, error) {
 	for _, dir := range slices.Backward(all) {
 		dir.sum()
 	}
-	d.res.Digest = "sha256:" + hex.EncodeToString(top.digest[:])
+	d.res.Digest = policy.FormatDigest(top.digest[:])
 	return d.res, nil
 }
 

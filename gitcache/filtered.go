@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/gitcache/index"
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // A file under a clean filter (LFS above all), or checked out with line endings
@@ -164,5 +165,5 @@ func blobHash(hexSize int, size int64) hash.Hash {
 
 func sha256Digest(b []byte) string {
 	h := sha256.Sum256(b)
-	return "sha256:" + hex.EncodeToString(h[:])
+	return policy.FormatDigest(h[:])
 }

@@ -210,11 +210,19 @@ func (t *taking) once(ctx context.Context, d *sourceDir) (Snapshot, marker, erro
 		return Snapshot{}, marker{}, err
 	}
 	f := newArtifactFilter(d, t.o.Artifacts.Compile(), tracked, x)
+	// What git calls the changes is only evidence, and is looked for beside the copy.
+	var changes []change
+	var changesErr error
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		changes, changesErr = t.r.c.changes(ctx, v)
+	}()
 	rounds, warnings, err := t.copy(ctx, d, f)
-	if err != nil {
-		return Snapshot{}, marker{}, err
+	<-looked
+	if err == nil {
+		err = changesErr
 	}
-	changes, err := t.r.c.changes(ctx, v)
 	if err != nil {
 		return Snapshot{}, marker{}, err
 	}

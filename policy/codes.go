@@ -214,7 +214,7 @@ var catalog = []Info{
 	{CodeSourceInvalid, 400, "The source is malformed", "Give a local path or a file, ssh or https URL."},
 	{CodeSourceUnreadable, 422, "The source cannot be read", "Check that it exists and that the calling user may read it."},
 	{CodeSourceNotRepository, 422, "The source is not a git repository", "Name a repository, a linked worktree or a bare repository."},
-	{CodeSourceDirty, 409, "The source has uncommitted changes", "Commit or stash them, or choose another --dirty policy."},
+	{CodeSourceDirty, 409, "The source has uncommitted changes", "Commit or stash them, or bring them along: --dirty current_worktree_snapshot, or --patch FILE."},
 	{CodeProtocolRefused, 403, "The protocol is not allowed", "Use file, ssh or https."},
 	{CodeFetchFailed, 502, "Fetching failed", "Check the source's address and your access to it."},
 	{CodeObjectsInvalid, 422, "The source sent objects that fail fsck", "Run git fsck in the source and mend it."},

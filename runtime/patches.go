@@ -3,7 +3,6 @@ package runtime
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io/fs"
 	"os"
@@ -21,7 +20,7 @@ const opPatch = "runtime.patch"
 
 func patchDigest(b []byte) policy.PatchDigest {
 	h := sha256.Sum256(b)
-	return policy.PatchDigest("sha256:" + hex.EncodeToString(h[:]))
+	return policy.PatchDigest(policy.FormatDigest(h[:]))
 }
 
 // AddPatch checks a patch and stores it under its digest. Storing it again is no

@@ -57,7 +57,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringArrayVar(&f.scope, "scope", nil, "only this `DIRECTORY` of the repository (repeatable)")
 	fl.StringVar(&f.branch, "branch", "", "make HEAD a new branch `NAME` (default: detached)")
 	fl.StringVar(&f.strategy, "strategy", "", "how to make the tree: `NAME` (default auto; see yoi doctor)")
-	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` (default clean_point_only)")
+	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` clean_point_only (default: refused), patch_artifact (with --patch), current_worktree_snapshot or direct_legacy_mount")
 	fl.StringVar(&f.patch, "patch", "", "apply a git diff: a `FILE`, - for stdin, or a stored patch's sha256:… (implies --dirty patch_artifact)")
 	fl.BoolVar(&f.keep, "keep", false, "keep the workspace; see yoi ws list")
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V`, or pass the caller's K (repeatable)")

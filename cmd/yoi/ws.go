@@ -54,7 +54,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringArrayVar(&f.scope, "scope", nil, "only this `DIRECTORY` (repeatable)")
 	fl.StringVar(&f.branch, "branch", "", "make HEAD a new branch `NAME` (default: detached)")
 	fl.StringVar(&f.strategy, "strategy", "", "how to make the tree: `NAME` (default auto; see yoi doctor)")
-	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` (default clean_point_only)")
+	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` clean_point_only (default: refused), patch_artifact (with --patch), current_worktree_snapshot or direct_legacy_mount")
 	fl.StringVar(&f.patch, "patch", "", "apply a git diff to the first REPOSITORY: a `FILE`, - for stdin, or a stored patch's sha256:… (implies --dirty patch_artifact)")
 	fl.StringVar(&f.cleanup, "cleanup", "", "`POLICY` remove_on_stop, keep_on_failure, keep_for:DURATION or keep_until_asked (default)")
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
