@@ -388,3 +388,23 @@ func TestSnapshotThroughDaemons(t *testing.T) {
 		})
 	}
 }
+
+// TestSnapshotForked removes the workspace that another was forked from: the
+// tree that both stand on goes with the last of them.
+func TestSnapshotForked(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "disk", 0)
+	repo, y := p.Give(t, testenv.RepoSmall(t)), p.Yoi(t)
+	write(t, filepath.Join(repo.Dir, "README.md"), "edited\n")
+	y.OK(t, "repo", "add", repo.Dir)
+	var ws, fork runtime.Workspace
+	y.Run(t, "ws", "create", "small", "--dirty", snapshot, "--strategy", "overlay", "--json").Want(t, 0).JSON(t, &ws)
+	y.Run(t, "ws", "fork", string(ws.ID), "--json").Want(t, 0).JSON(t, &fork)
+	y.OK(t, "ws", "rm", string(ws.ID))
+	w := spawned(t, y, fork.ID, "cat README.md; git status --porcelain")
+	if got := y.OK(t, "worker", "logs", w); got != "edited\n M README.md\n" {
+		t.Errorf("the fork has %q", got)
+	}
+	y.OK(t, "ws", "rm", string(fork.ID))
+	rig.Clean(t, y.Root)
+}
