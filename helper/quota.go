@@ -74,6 +74,19 @@ func (l *Local) planQuota(req MaterializeRequest, trees []RepositoryTree) (polic
 
 func (l *Local) limitsSubvolumes() bool { return l.privileged && cow.QuotaMode(l.root.Dir) != "" }
 
+// quotaCheck says how a workspace's disk quota would be held. Measuring is no
+// fault of the host's.
+func (l *Local) quotaCheck() Check {
+	mode := cow.QuotaMode(l.root.Dir)
+	switch {
+	case mode != "" && l.privileged:
+		return Check{Name: "disk_quota", State: "ok", Message: "enforced by the file system (" + mode + "); inodes are measured"}
+	case mode != "":
+		return Check{Name: "disk_quota", State: "ok", Message: "measured while workers run: only root sets limits", Fix: "a privileged yoi-helper"}
+	}
+	return Check{Name: "disk_quota", State: "ok", Message: "measured while workers run", Fix: "for --hard-quota: btrfs, and btrfs quota enable"}
+}
+
 func snapshots(trees []RepositoryTree) bool {
 	for _, t := range trees {
 		if t.Strategy == policy.StrategyBtrfsSnapshot {

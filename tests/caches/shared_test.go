@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -92,8 +93,16 @@ func TestDaemonPair(t *testing.T) {
 				t.Errorf("gc under a workspace that stands on a cache: %+v %v, %d entries", rep, err, entries(d.Root))
 			}
 			remove(id)
-			if rep, err = d.Client.GC(t.Context(), runtime.GCRequest{}); err != nil || entries(d.Root) != 0 {
+			dry, err := d.Client.GC(t.Context(), runtime.GCRequest{DryRun: true, KeepCacheBytes: 1})
+			if err != nil || entries(d.Root) != 1 {
+				t.Errorf("gc --dry-run: %+v %v, %d entries are left", dry, err, entries(d.Root))
+			}
+			if rep, err = d.Client.GC(t.Context(), runtime.GCRequest{KeepCacheBytes: 1}); err != nil || entries(d.Root) != 0 {
 				t.Errorf("gc: %+v %v, %d entries are left", rep, err, entries(d.Root))
+			}
+			// A pristine tree, the dependency cache, the build cache.
+			if len(rep.Items) != 3 || !slices.Equal(dry.Items, rep.Items) {
+				t.Errorf("gc said that it would remove %+v, and removed %+v", dry.Items, rep.Items)
 			}
 			d.Stop(t)
 			rig.Clean(t, d.Root)

@@ -162,3 +162,26 @@ func TestAdopted(t *testing.T) {
 	rig.Clean(t, d.Root)
 	machine.Unchanged(t)
 }
+
+// TestFork: a fork of a limited workspace is limited by a subvolume of its own.
+func TestFork(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "btrfs", 0)
+	rig.EnableQuota(t, p.Dir, "squota")
+	y := p.Yoi(t)
+	y.OK(t, "repo", "add", "--id", "app", p.Give(t, testenv.RepoSmall(t)).Dir)
+	var ws, fork runtime.Workspace
+	y.Run(t, "ws", "create", "app", "--json", "--disk", "4M", "--hard-quota").Want(t, 0).JSON(t, &ws)
+	spawn := func(id policy.AllocationID, script string) string {
+		t.Helper()
+		var w runtime.Worker
+		y.Run(t, "worker", "spawn", "--json", string(id), "--", "sh", "-c", script).Want(t, 0).JSON(t, &w)
+		y.OK(t, "worker", "wait", string(w.ID))
+		return y.OK(t, "worker", "logs", string(w.ID))
+	}
+	spawn(ws.ID, "echo work >state")
+	y.Run(t, "ws", "fork", "--json", string(ws.ID)).Want(t, 0).JSON(t, &fork)
+	if out := spawn(fork.ID, "cat state; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused"); out != "work\nrefused\n" {
+		t.Errorf("in the fork: %q", out)
+	}
+}
