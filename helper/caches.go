@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -123,17 +124,24 @@ func (l *Local) useCaches(ctx context.Context, req MaterializeRequest, trees []R
 // layered says whether a cache can lie below a tree. A btrfs snapshot is a
 // subvolume of its own: overlayfs could not move anything from its work
 // directory, which has to lie outside, into it (EXDEV).
-func layered(s policy.StrategyName) bool { return s != policy.StrategyBtrfsSnapshot }
+// What an external command makes may be one.
+func layered(s policy.StrategyName) bool {
+	return s != policy.StrategyBtrfsSnapshot && s != policy.StrategyExternal
+}
 
-// copyCaches clones the warm caches into trees that cannot have a layer below.
-func (l *Local) copyCaches(ctx context.Context, id policy.AllocationID) error {
+// copyCaches clones the warm caches of the given trees into those that cannot have
+// a layer below. What an external command makes is not there yet: see Adopt.
+func (l *Local) copyCaches(ctx context.Context, id policy.AllocationID, trees []RepositoryTree) error {
 	uses, err := l.cacheUsesOf(id)
 	if err != nil || uses == nil {
 		return err
 	}
 	store := l.caches()
 	for _, u := range uses.Dependencies {
-		if !u.Warm || !u.Copied {
+		here := slices.ContainsFunc(trees, func(t RepositoryTree) bool {
+			return t.RepositoryID == u.RepositoryID && t.Strategy != policy.StrategyExternal
+		})
+		if !u.Warm || !u.Copied || !here {
 			continue
 		}
 		tree, err := l.root.OpenDir(rootdir.Repository(id, u.RepositoryID))

@@ -117,5 +117,10 @@ func (l *Local) Adopt(ctx context.Context, req MaterializeRequest) (MaterializeR
 	if err := unix.Renameat2(int(from.Fd()), externalTree, int(root.Fd()), string(t.RepositoryID), unix.RENAME_NOREPLACE); err != nil {
 		return res, diskError(op, err)
 	}
+	adopted := t
+	adopted.Strategy = policy.StrategyCopy // as any tree that is there
+	if err := l.copyCaches(ctx, req.AllocationID, []RepositoryTree{adopted}); err != nil {
+		return res, err
+	}
 	return res, l.removePath(ctx, rootdir.External(req.AllocationID, t.RepositoryID))
 }

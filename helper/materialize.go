@@ -169,7 +169,7 @@ func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Str
 		l.measured(id, plan[i].Name(), res.Repositories[i].Files, time.Since(began))
 	}
 	if res.Caches != nil {
-		return l.copyCaches(ctx, id)
+		return l.copyCaches(ctx, id, res.Repositories)
 	}
 	return nil
 }

@@ -242,7 +242,7 @@ func (c *creation) pristine(ctx context.Context) error {
 	for i := range c.repos {
 		repo := &c.repos[i]
 		id, holder := repo.point.RepositoryID, string(c.id)
-		if c.strategy == policy.StrategyGitSparse { // it takes nothing from a tree
+		if c.strategy == policy.StrategyGitSparse && len(repo.caches) == 0 { // it takes nothing from a tree
 			if err := c.r.cache.Pin(ctx, repo.point, holder); err != nil {
 				return err
 			}
@@ -458,7 +458,7 @@ func (c *creation) allocation() registry.Allocation {
 			}
 		}
 		a.Mounts = append(a.Mounts, m)
-		if t.TreeKey != "" && t.Strategy != policy.StrategyGitSparse {
+		if t.TreeKey != "" && (t.Strategy != policy.StrategyGitSparse || c.repos[i].tree != nil) {
 			a.SourceCacheRefs = append(a.SourceCacheRefs, rootdir.Tree(t.RepositoryID, t.TreeKey))
 		}
 	}
