@@ -27,7 +27,7 @@ func forkOf(table *cow.Table, t *RepositoryTree) (cow.Strategy, string, error) {
 	name := t.Strategy
 	switch name {
 	case policy.StrategyBtrfsSnapshot, policy.StrategyOverlay, policy.StrategyReflink, policy.StrategyCopy:
-	case policy.StrategyGitWorktree, policy.StrategyGitSparse:
+	case policy.StrategyGitWorktree, policy.StrategyGitSparse, policy.StrategyExternal:
 		name = policy.StrategyCopy
 		if e, ok := table.Lookup(policy.StrategyReflink); ok && e.Support.OK {
 			name = policy.StrategyReflink
