@@ -227,6 +227,9 @@ func (t *taking) once(ctx context.Context, d *sourceDir) (Snapshot, marker, erro
 		return Snapshot{}, marker{}, err
 	}
 	after, _, err := t.state(ctx, v)
+	if errors.Is(err, policy.CodeDirtyPolicyUnsupported) { // it was the selected one before
+		return Snapshot{}, marker{}, policy.Errorf(policy.CodeSourceChanged, opSnapshot, "the source's HEAD moved to another commit while its files were read").Because(err)
+	}
 	if err != nil {
 		return Snapshot{}, marker{}, err
 	}

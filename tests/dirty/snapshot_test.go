@@ -389,6 +389,44 @@ func TestSnapshotThroughDaemons(t *testing.T) {
 	}
 }
 
+// TestSnapshotOfKinds reads the index in all of its forms, and other repositories.
+func TestSnapshotOfKinds(t *testing.T) {
+	testenv.Root(t)
+	for name, prepare := range map[string]func(*testing.T) testenv.Repo{
+		"index version 4": func(t *testing.T) testenv.Repo {
+			r := testenv.RepoSmall(t)
+			r.Git(t, "update-index", "--index-version", "4")
+			return r
+		},
+		"split index": func(t *testing.T) testenv.Repo {
+			r := testenv.RepoSmall(t)
+			r.Git(t, "update-index", "--split-index")
+			return r
+		},
+		"linked worktree": func(t *testing.T) testenv.Repo { return testenv.RepoWorktree(t) },
+		"sha256": func(t *testing.T) testenv.Repo {
+			r := testenv.Repo{Dir: filepath.Join(t.TempDir(), "sha")}
+			rig.Command(t, "git", "init", "-q", "-b", "main", "--object-format=sha256", r.Dir)
+			write(t, filepath.Join(r.Dir, "README.md"), "one\n")
+			write(t, filepath.Join(r.Dir, "same"), "same\n")
+			r.Git(t, "add", "-A")
+			r.Git(t, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "one")
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := rig.NewPlace(t, "disk", 0)
+			repo, y := prepare(t), p.Yoi(t)
+			write(t, filepath.Join(repo.Dir, "README.md"), "edited\n")
+			out := y.OK(t, "run", "--repo", repo.Dir, "--dirty", snapshot, "--", "sh", "-c", "git diff-files --name-only; git status --porcelain")
+			if out != "README.md\n M README.md\n" {
+				t.Errorf("the Worker sees\n%s", out)
+			}
+			rig.Clean(t, y.Root)
+		})
+	}
+}
+
 // TestSnapshotForked removes the workspace that another was forked from: the
 // tree that both stand on goes with the last of them.
 func TestSnapshotForked(t *testing.T) {
