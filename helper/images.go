@@ -25,6 +25,9 @@ type ImageRoot struct {
 	Driver policy.ImageDriver  `json:"driver"`
 	// Layers are their names in the store, lowest first.
 	Layers []string `json:"layers"`
+	// Owned says that all its files are the Runtime root's owner's, as an ordinary
+	// user imports them.
+	Owned bool `json:"owned,omitempty"`
 }
 
 func (i *ImageRoot) validate() error {
@@ -69,6 +72,7 @@ type ImportImageResult struct {
 	Ref      string              `json:"ref,omitempty"`
 	Env      []string            `json:"env,omitempty"`
 	Layers   []string            `json:"layers"`
+	Owned    bool                `json:"owned,omitempty"`
 	Bytes    int64               `json:"bytes"`
 	Entries  int64               `json:"entries"`
 	Warnings []policy.Diagnostic `json:"warnings,omitempty"`
@@ -78,6 +82,7 @@ type ImportImageResult struct {
 const (
 	attrDriver = "driver"
 	attrLayers = "layers" // separated by commas, lowest first
+	attrOwned  = "owned"  // "true" for ImageRoot.Owned
 	attrImage  = "image"  // of a ledger.KindImageReference
 )
 
@@ -101,9 +106,12 @@ func (l *Local) ImportImage(ctx context.Context, req ImportImageRequest, archive
 	defer s.close()
 	var image ledger.Resource
 	calls := layers.Calls{Planned: func(p layers.Plan) ([]string, error) {
-		res.Format, res.Digest, res.Ref, res.Env, res.Layers = p.Format, p.Digest, p.Ref, p.Env, p.Layers
+		res.Format, res.Digest, res.Ref, res.Env, res.Layers, res.Owned = p.Format, p.Digest, p.Ref, p.Env, p.Layers, !l.privileged
 		image = newResource(ledger.KindImage, req.ID, rootdir.Image(string(req.ID)))
 		image.Attrs = map[string]string{attrDriver: string(req.Driver), attrLayers: strings.Join(p.Layers, ",")}
+		if res.Owned {
+			image.Attrs[attrOwned] = "true"
+		}
 		return l.planImage(ctx, image)
 	}}
 	if req.Progress != nil {
@@ -111,7 +119,7 @@ func (l *Local) ImportImage(ctx context.Context, req ImportImageRequest, archive
 	}
 	done, err := s.run(ctx, layers.Request{
 		Op: layers.OpImport, Driver: req.Driver, Select: req.Select, Limits: req.Limits, Single: !l.privileged,
-	}, archive, calls)
+	}, !l.privileged, archive, calls)
 	if err == nil {
 		res.Bytes, res.Entries, res.Warnings = done.Bytes, done.Entries, done.Warnings
 		return res, nil
@@ -156,7 +164,8 @@ func (l *Local) heldLayers(ctx context.Context, image ledger.Resource, counts fu
 	var shared []string
 	for _, h := range state.Held {
 		r := h.Resource
-		if r.Kind != ledger.KindImage || r.ID == image.ID || r.Attrs[attrDriver] != image.Attrs[attrDriver] || !counts(h) {
+		if r.Kind != ledger.KindImage || r.ID == image.ID || !counts(h) ||
+			r.Attrs[attrDriver] != image.Attrs[attrDriver] || r.Attrs[attrOwned] != image.Attrs[attrOwned] {
 			continue
 		}
 		for _, n := range strings.Split(r.Attrs[attrLayers], ",") {
@@ -168,12 +177,28 @@ func (l *Local) heldLayers(ctx context.Context, image ledger.Resource, counts fu
 	return shared, nil
 }
 
-// scan reads the ledger's state, this process' latest records included.
+// scan reads the ledger's state, this process' latest records included. Images are
+// the Runtime root's, so the streams of all roles count: one that the owner's own
+// commands imported may be used and removed through this helper.
 func (l *Local) scan(ctx context.Context) (*ledger.State, error) {
 	if err := l.ledger.Sync(ctx); err != nil {
 		return nil, err
 	}
-	return ledger.Scan(ctx, l.ledgerDir, l.roles...)
+	return ledger.Scan(ctx, l.ledgerDir)
+}
+
+// imageLock opens one of the store's locks, which belong to the Runtime root's
+// owner whoever makes them.
+func (l *Local) imageLock(rel string) (*os.File, error) {
+	f, err := l.root.OpenFile(rel, unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil || !l.privileged {
+		return f, err
+	}
+	if err := f.Chown(l.root.UID, l.root.GID); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // RemoveImage takes an image away. An interrupted removal goes on at the next
@@ -294,17 +319,14 @@ func (l *Local) openImageStore(ctx context.Context) (_ *imageStore, err error) {
 			s.close()
 		}
 	}()
-	for _, rel := range []string{rootdir.Images, rootdir.ImageRecords} {
+	for _, rel := range []string{rootdir.Images, rootdir.ImageRecords} { // the layers' come with the work
 		d, err := l.root.Ensure(rel)
 		if err != nil {
 			return nil, diskError(op, err)
 		}
 		d.Close()
 	}
-	if err := l.ensureLayersDir(); err != nil {
-		return nil, diskError(op, err)
-	}
-	if s.lock, err = l.root.OpenFile(rootdir.ImageLock, unix.O_RDWR|unix.O_CREAT, 0o600); err != nil {
+	if s.lock, err = l.imageLock(rootdir.ImageLock); err != nil {
 		return nil, diskError(op, err)
 	}
 	for {
@@ -324,18 +346,22 @@ func (l *Local) openImageStore(ctx context.Context) (_ *imageStore, err error) {
 	return s, nil
 }
 
-// ensureLayersDir makes the directory of the layers, which belongs to the ids
-// that yoi-layers has.
-func (l *Local) ensureLayersDir() error {
-	d, err := l.root.Ensure(rootdir.ImageLayers)
+// layersDir makes the directory of the layers. What has the ids of images lies in
+// one that belongs to the ids that yoi-layers has.
+func (l *Local) layersDir(owned bool) (string, error) {
+	rel := rootdir.ImageLayers
+	if owned {
+		rel = rootdir.ImageOwned
+	}
+	d, err := l.root.Ensure(rel)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer d.Close()
-	if !l.privileged {
-		return nil
+	if owned {
+		return rel, nil
 	}
-	return d.Chown(layers.IDs, layers.IDs)
+	return rel, d.Chown(layers.IDs, layers.IDs)
 }
 
 func (s *imageStore) close() {
@@ -348,20 +374,51 @@ func (s *imageStore) close() {
 }
 
 // run starts yoi-layers on the store. Root passes the layers' directory as a
-// detached mount, since the ids that the program gets cannot walk there.
-func (s *imageStore) run(ctx context.Context, req layers.Request, archive *os.File, calls layers.Calls) (layers.Done, error) {
-	c := layers.Config{Program: s.l.layersProgram(), Privileged: s.l.privileged, Lock: s.lock, Archive: archive}
-	if !s.l.privileged {
-		req.StorePath, req.StoreBeneath = s.l.root.Path, rootdir.ImageLayers
+// detached mount, since the ids that the program gets cannot walk there, and maps
+// what belongs to the Runtime root's owner to them.
+func (s *imageStore) run(ctx context.Context, req layers.Request, owned bool, archive *os.File, calls layers.Calls) (layers.Done, error) {
+	const op = "helper.image_store"
+	l := s.l
+	if !owned && !l.privileged {
+		return layers.Done{}, rootsImage(op)
+	}
+	dir, err := l.layersDir(owned)
+	if err != nil {
+		return layers.Done{}, diskError(op, err)
+	}
+	c := layers.Config{Program: l.layersProgram(), Privileged: l.privileged, Lock: s.lock, Archive: archive}
+	if !l.privileged {
+		req.StorePath, req.StoreBeneath = l.root.Path, dir
 		return layers.Run(ctx, c, req, calls)
 	}
-	mount, err := mounts.CloneDetached(s.l.root.Dir, rootdir.ImageLayers, mounts.Attr{NoSuid: true, NoDev: true, NoExec: true}, nil, false)
+	var idmap *os.File
+	if owned {
+		if idmap, err = ownerTo(l.root, layers.IDs); err != nil {
+			return layers.Done{}, err
+		}
+		defer idmap.Close()
+	}
+	mount, err := mounts.CloneDetached(l.root.Dir, dir, mounts.Attr{NoSuid: true, NoDev: true, NoExec: true}, idmap, false)
 	if err != nil {
 		return layers.Done{}, err
 	}
 	defer mount.Close()
 	c.Store = mount
 	return layers.Run(ctx, c, req, calls)
+}
+
+// ownerTo makes a user namespace in which the Runtime root's owner stands for one
+// host id.
+func ownerTo(root *rootdir.Root, id uint32) (*os.File, error) {
+	return mounts.UserNS(
+		[]mounts.IDMap{{Inside: uint32(root.UID), Outside: id, Count: 1}},
+		[]mounts.IDMap{{Inside: uint32(root.GID), Outside: id, Count: 1}})
+}
+
+// rootsImage refuses what only root can do.
+func rootsImage(op string) error {
+	return policy.Errorf(policy.CodeUnsupported, op, "the image was imported by root, with owners that an ordinary user cannot have").
+		WithHint("Import it again under another name, or use it through the daemon.")
 }
 
 func (l *Local) layersProgram() string {
@@ -402,13 +459,13 @@ func (s *imageStore) removeImage(ctx context.Context, image ledger.Resource) err
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err = s.run(ctx, layers.Request{Op: layers.OpRemove, Driver: driver, Layers: gone}, nil, layers.Calls{})
+	_, err = s.run(ctx, layers.Request{Op: layers.OpRemove, Driver: driver, Layers: gone}, image.Attrs[attrOwned] == "true", nil, layers.Calls{})
 	return err
 }
 
 // imageUse takes the lock under which images gain and lose users.
 func (l *Local) imageUse(how int) (unlock func(), err error) {
-	f, err := l.root.OpenFile(rootdir.ImageUseLock, unix.O_RDWR|unix.O_CREAT, 0o600)
+	f, err := l.imageLock(rootdir.ImageUseLock)
 	if err != nil {
 		return nil, diskError("helper.image_use", err)
 	}
@@ -455,8 +512,12 @@ func (l *Local) intendOnImage(ctx context.Context, req MaterializeRequest, rs *[
 // imageRoot is the root made of an image: its layers, and what of /etc is ours to
 // say. Without a network there are no name servers, whatever the image has.
 func imageRoot(req LaunchRequest, host *hostRoot, src sources) (ops []mounts.Op, roots []mounts.Source, err error) {
+	store := rootdir.ImageLayers
+	if req.Image.Owned {
+		store = rootdir.ImageOwned
+	}
 	for _, dir := range layers.Dirs(req.Image.Driver, req.Image.Layers) {
-		s, err := src.image(rootdir.ImageLayers + "/" + dir)
+		s, err := src.image(store+"/"+dir, req.Image.Owned)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -470,12 +531,15 @@ func imageRoot(req LaunchRequest, host *hostRoot, src sources) (ops []mounts.Op,
 }
 
 // image implements sources for a directory of the image store.
-func (a *attempt) image(rel string) (mounts.Source, error) {
+func (a *attempt) image(rel string, owned bool) (mounts.Source, error) {
 	attr := mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true}
 	if !a.l.privileged {
+		if !owned {
+			return mounts.Source{}, rootsImage("helper.launch")
+		}
 		return a.source(rel, attr)
 	}
-	idmap, err := a.l.ranges.imageIDMap(a.idRange)
+	idmap, err := a.l.ranges.imageIDMap(a.idRange, a.l.root, owned)
 	if err != nil {
 		return mounts.Source{}, err
 	}

@@ -29,7 +29,7 @@ const lookBytes = 1 << 30
 type sources interface {
 	source(rel string, attr mounts.Attr) (mounts.Source, error)
 	direct(dir *os.File, attr mounts.Attr) (mounts.Source, error)
-	image(rel string) (mounts.Source, error)
+	image(rel string, owned bool) (mounts.Source, error)
 }
 
 // covered are the entries of /proc that say or change something about the

@@ -23,7 +23,7 @@ func (p *pathSources) direct(dir *os.File, attr mounts.Attr) (mounts.Source, err
 	return mounts.Source{Path: "/direct"}, nil
 }
 
-func (p *pathSources) image(rel string) (mounts.Source, error) {
+func (p *pathSources) image(rel string, owned bool) (mounts.Source, error) {
 	return p.source(rel, mounts.Attr{})
 }
 
@@ -222,6 +222,11 @@ func TestPlanImage(t *testing.T) {
 		if f, ok := made["/etc/resolv.conf"].(mounts.File); !ok || len(f.Content) != 0 {
 			t.Errorf("without a network /etc/resolv.conf is %+v", made["/etc/resolv.conf"])
 		}
+		req.Image.Owned = true
+		if plan, err := buildPlan(req, host, nil, &pathSources{}); err != nil || !strings.HasPrefix(plan.Layers[0].Beneath, "image-store/owned/") {
+			t.Errorf("an owned image: %+v %v", plan.Layers, err)
+		}
+		req.Image.Owned = false
 		for _, at := range []string{"/usr", "/bin", "/etc/ld.so.cache"} {
 			if made[at] != nil {
 				t.Errorf("the host's %s is in an image's sandbox", at)

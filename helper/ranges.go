@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/cow/layers"
+	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -58,8 +59,8 @@ type idRanges struct {
 	// idmaps caches, per slot, the user namespace that maps the Runtime root's
 	// owner on disk to the slot's Worker.
 	idmaps map[uint32]*os.File
-	// images has the user namespaces that map the image store's ids.
-	images map[uint32]*os.File
+	// images and owned have those that map the image store's ids, and its owner's.
+	images, owned map[uint32]*os.File
 }
 
 type idRange struct {
@@ -69,7 +70,7 @@ type idRange struct {
 }
 
 func newIDRanges(p IDPool) *idRanges {
-	return &idRanges{pool: p, idmaps: make(map[uint32]*os.File), images: make(map[uint32]*os.File), next: uint32(os.Getpid()) % p.Count}
+	return &idRanges{pool: p, idmaps: make(map[uint32]*os.File), images: make(map[uint32]*os.File), owned: make(map[uint32]*os.File), next: uint32(os.Getpid()) % p.Count}
 }
 
 // acquire takes a free slot.
@@ -127,8 +128,13 @@ func (r *idRanges) idmap(g idRange, uid, gid int) (*os.File, error) {
 	return r.cached(r.idmaps, g.slot, func() (*os.File, error) { return newIDMap(g, uid, gid) })
 }
 
-// imageIDMap returns the user namespace for idmapped mounts of image layers.
-func (r *idRanges) imageIDMap(g idRange) (*os.File, error) {
+// imageIDMap returns the user namespace for idmapped mounts of image layers: the
+// ids of an image are the Worker's range's, and an owner's files are the root's in
+// that range.
+func (r *idRanges) imageIDMap(g idRange, root *rootdir.Root, owned bool) (*os.File, error) {
+	if owned {
+		return r.cached(r.owned, g.slot, func() (*os.File, error) { return ownerTo(root, g.base) })
+	}
 	return r.cached(r.images, g.slot, func() (*os.File, error) {
 		m := []mounts.IDMap{{Inside: layers.IDs, Outside: g.base, Count: rangeSize}}
 		return mounts.UserNS(m, m)
@@ -167,7 +173,7 @@ func newIDMap(g idRange, uid, gid int) (*os.File, error) {
 func (r *idRanges) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, m := range []map[uint32]*os.File{r.idmaps, r.images} {
+	for _, m := range []map[uint32]*os.File{r.idmaps, r.images, r.owned} {
 		for _, f := range m {
 			f.Close()
 		}

@@ -59,6 +59,7 @@ type RootImage struct {
 type imageRecord struct {
 	Image
 	LayerNames []string `json:"layer_names"`
+	Owned      bool     `json:"owned,omitempty"` // all its files have one owner
 	Env        []string `json:"env,omitempty"`
 }
 
@@ -201,7 +202,7 @@ func (r *Runtime) recordImage(ctx context.Context, req ImportImageRequest, id po
 			Name: name, ID: id, Digest: res.Digest, Ref: res.Ref, Format: res.Format, Driver: driver, Layers: len(res.Layers),
 			Entries: res.Entries, Bytes: res.Bytes, CreatedAt: r.now(), Diagnostics: res.Warnings,
 		},
-		LayerNames: res.Layers, Env: res.Env,
+		LayerNames: res.Layers, Env: res.Env, Owned: res.Owned,
 	}
 	b, err := json.MarshalIndent(rec, "", "  ")
 	if err == nil {
@@ -327,7 +328,7 @@ func (c *creation) findImage() error {
 	if err != nil {
 		return err
 	}
-	c.image = &registry.Image{ID: rec.ID, Name: rec.Name, Digest: rec.Digest, Driver: rec.Driver, Layers: rec.LayerNames, Env: rec.Env}
+	c.image = &registry.Image{ID: rec.ID, Name: rec.Name, Digest: rec.Digest, Driver: rec.Driver, Layers: rec.LayerNames, Env: rec.Env, Owned: rec.Owned}
 	return nil
 }
 
@@ -336,7 +337,7 @@ func helperImage(i *registry.Image) *helper.ImageRoot {
 	if i == nil {
 		return nil
 	}
-	return &helper.ImageRoot{ID: i.ID, Driver: i.Driver, Layers: i.Layers}
+	return &helper.ImageRoot{ID: i.ID, Driver: i.Driver, Layers: i.Layers, Owned: i.Owned}
 }
 
 func rootImage(a registry.Allocation) *RootImage {

@@ -41,7 +41,8 @@ const (
 	// The image store is made by the first import.
 	Images       = "image-store"
 	ImageRecords = "image-store/images"
-	ImageLayers  = "image-store/layers"
+	ImageLayers  = "image-store/layers"   // with the ids of their images
+	ImageOwned   = "image-store/owned"    // whose files are all the owner's
 	ImageLock    = "image-store/lock"     // who changes the store
 	ImageUseLock = "image-store/use.lock" // who counts its users
 )

@@ -52,6 +52,7 @@ type Image struct {
 	Digest string              `json:"digest"`
 	Driver policy.ImageDriver  `json:"driver"`
 	Layers []string            `json:"layers"` // lowest first
+	Owned  bool                `json:"owned,omitempty"`
 	// Env are the image's variables, as NAME=VALUE.
 	Env []string `json:"env,omitempty"`
 }

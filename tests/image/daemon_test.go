@@ -82,6 +82,71 @@ func TestDaemons(t *testing.T) {
 	machine.Unchanged(t)
 }
 
+// TestOneRootTwoWays: what an ordinary user imported, a helper that is root uses
+// and removes; what root imported has owners that the user cannot give to files,
+// and says so.
+func TestOneRootTwoWays(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "disk", yoiUser)
+	repo := p.Give(t, testenv.RepoSmall(t)).Dir
+	d := rig.NewDaemons(t, p, 0)
+	env := []string{"YOI_LAYERS=" + rig.Program(t, "yoi-layers")}
+	d.HelperEnv = env
+	y := p.Yoi(t)
+	y.Root, y.Env = d.Root, append(y.Env, env...)
+	user := place{p, y, testenv.Repo{Dir: repo}}
+	archive := it.Tar(t, it.OCI(t, busybox(t)))
+	for _, driver := range []string{"overlay", "vfs"} {
+		y.OK(t, "image", "import", "--driver", driver, "--name", "users-"+driver, user.archive(t, archive))
+	}
+	d.Start(t)
+	ctx := t.Context()
+	if _, err := d.Client.AddRepository(ctx, runtime.AddRepositoryRequest{Source: repo}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Client.ImportImage(ctx, runtime.ImportImageRequest{Name: "roots"}, bytes.NewReader(archive)); err != nil {
+		t.Fatal(err)
+	}
+	for name, owner := range map[policy.ImageName]string{"users-overlay": "0\n", "users-vfs": "0\n", "roots": "33\n"} {
+		ws, err := d.Client.CreateWorkspace(ctx, runtime.CreateWorkspaceRequest{
+			Repositories: []runtime.RepositoryRequest{{RepositoryID: "small"}}, Sandbox: policy.SandboxPolicy{Root: policy.RootImage(name)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := d.Client.SpawnWorker(ctx, runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sh", "-c", look + "; stat -c %u /etc/www; cat /etc/secret"}})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err = d.Client.WaitWorker(ctx, w.ID); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if _, err := d.Client.WorkerLogs(ctx, w.ID, runtime.LogsRequest{}, &out); err != nil || out.String() != seen+owner {
+			t.Errorf("%s: the Worker sees\n%s\n%v", name, out.String(), err)
+		}
+		if _, err := d.Client.RemoveWorkspace(ctx, ws.ID, runtime.RemoveWorkspaceRequest{Discard: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Client.RemoveImage(ctx, "users-vfs"); err != nil {
+		t.Error(err)
+	}
+	d.Stop(t)
+	if r := user.run(t, "users-overlay", look).Want(t, 0); r.Stdout != seen {
+		t.Errorf("the user's own sees\n%s", r.Stdout)
+	}
+	user.run(t, "roots", "true").Refused(t, 125, policy.CodeUnsupported)
+	d.Start(t)
+	for _, name := range []policy.ImageName{"users-overlay", "roots"} {
+		if err := d.Client.RemoveImage(ctx, name); err != nil {
+			t.Error(err)
+		}
+	}
+	d.Stop(t)
+	user.empty(t)
+}
+
 // TestCanceled: an import that is given up leaves nothing, whether it is still
 // arriving or being unpacked.
 func TestCanceled(t *testing.T) {

@@ -88,7 +88,7 @@ func TestAttackStorePaths(t *testing.T) {
 		p := newPlace(t, "disk", uid)
 		p.y.OK(t, "image", "import", "--name", "a", p.archive(t, it.Tar(t, it.OCI(t, busybox(t)))))
 		r := p.run(t, "a", `cat /proc/self/mountinfo /proc/self/mounts /proc/self/maps; readlink /proc/self/exe /proc/self/cwd /proc/self/root; ls /..; env`).Want(t, 0)
-		for _, secret := range []string{p.Dir, "image-store", "layers", filepath.Base(p.y.Root) + "/"} {
+		for _, secret := range []string{p.Dir, "image-store", "layers", "owned", filepath.Base(p.y.Root) + "/"} {
 			if strings.Contains(r.Stdout, secret) {
 				t.Errorf("uid %d: the Worker can read %q in\n%s", uid, secret, r.Stdout)
 			}
@@ -126,4 +126,35 @@ func TestInterrupted(t *testing.T) {
 	}
 	p.empty(t)
 	machine.Unchanged(t)
+}
+
+// TestKilledAlone: yoi alone is killed, not its process group, while yoi-layers
+// unpacks. That ends by itself, and the next command takes the rest away.
+func TestKilledAlone(t *testing.T) {
+	testenv.Root(t)
+	for _, uid := range []int{0, rig.Ordinary} {
+		p := newPlace(t, "disk", uid)
+		img := busybox(t)
+		for i := range 8 {
+			img.Layers = append(img.Layers, it.Layer(t, it.File("opt/big", strings.Repeat(string(rune('a'+i)), 16<<20), 0o644)))
+		}
+		archive := p.archive(t, it.Tar(t, it.OCI(t, img)))
+		machine := rig.Before(t)
+		cmd := p.y.Cmd("image", "import", "--name", "a", archive)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		rig.Eventually(t, "the third layer is begun", func() bool {
+			list, err := filepath.Glob(filepath.Join(p.y.Root, "image-store/*/overlay/*/diff"))
+			return err == nil && len(list) > 2
+		})
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // killed
+		machine.Unchanged(t)
+		p.y.OK(t, "image", "list")
+		p.y.OK(t, "gc")
+		p.empty(t)
+	}
 }

@@ -75,15 +75,16 @@ func evil(t testing.TB, host string) it.Image {
 // bit, is a device that is one, or belongs to a user of the host.
 func checkStore(t *testing.T, p place, uid int) {
 	t.Helper()
-	out := rig.Command(t, "find", filepath.Join(p.y.Root, "image-store/layers"),
+	store := filepath.Join(p.y.Root, map[bool]string{true: "image-store/layers", false: "image-store/owned"}[uid == 0])
+	out := rig.Command(t, "find", store,
 		"(", "-perm", "/6000", "-o", "-type", "b", "-o", "-type", "p", "-o", "-type", "s", "-o", "-uid", map[bool]string{true: "0", false: "-1"}[uid == 0], ")", "-print")
 	if out != "" {
 		t.Errorf("in the store are\n%s", out)
 	}
-	if devices := rig.Command(t, "sh", "-c", `find "$1" -type c -exec stat -c '%t:%T' {} +`, "sh", filepath.Join(p.y.Root, "image-store/layers")); strings.Trim(devices, "0:\n") != "" {
+	if devices := rig.Command(t, "sh", "-c", `find "$1" -type c -exec stat -c '%t:%T' {} +`, "sh", store); strings.Trim(devices, "0:\n") != "" {
 		t.Errorf("devices that are no whiteouts: %s", devices)
 	}
-	attrs := rig.Command(t, "getfattr", "-R", "-P", "-h", "-m", "-", filepath.Join(p.y.Root, "image-store/layers"))
+	attrs := rig.Command(t, "getfattr", "-R", "-P", "-h", "-m", "-", store)
 	for _, bad := range []string{"security.capability", "trusted.overlay", "redirect", "metacopy"} {
 		if strings.Contains(attrs, bad) {
 			t.Errorf("the store has the attribute %s", bad)

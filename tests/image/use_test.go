@@ -133,7 +133,7 @@ func TestEveryWayIn(t *testing.T) {
 func (p place) empty(t testing.TB) {
 	t.Helper()
 	rig.Clean(t, p.y.Root)
-	for _, dir := range []string{"images", "layers/overlay", "layers/overlay/l", "layers/vfs/dir"} {
+	for _, dir := range []string{"images", "layers/overlay", "layers/overlay/l", "layers/vfs/dir", "owned/overlay", "owned/overlay/l", "owned/vfs/dir"} {
 		entries, _ := os.ReadDir(filepath.Join(p.y.Root, "image-store", dir))
 		for _, e := range entries {
 			if e.IsDir() && e.Name() == "l" || strings.HasPrefix(e.Name(), ".has-") {

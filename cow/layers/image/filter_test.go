@@ -101,12 +101,13 @@ func TestFilterNeutralises(t *testing.T) {
 	}
 }
 
-func TestFilterRefuses(t *testing.T) {
+// refusedLayers are what no layer may hold.
+func refusedLayers(t testing.TB) map[string][]byte {
 	long := it.File("x", "", 0o644)
 	long.Name = strings.Repeat("n", 256)
 	unknown := it.File("x", "", 0o644)
 	unknown.Typeflag = 'Z'
-	for name, l := range map[string][]byte{
+	return map[string][]byte{
 		"..":                              it.Layer(t, it.File("../x", "", 0o644)),
 		".. in the middle":                it.Layer(t, it.File("a/../../x", "", 0o644)),
 		".. behind a slash":               it.Layer(t, it.File("/../x", "", 0o644)),
@@ -127,7 +128,11 @@ func TestFilterRefuses(t *testing.T) {
 		"a whiteout that is a directory":  it.Layer(t, it.Dir(".wh.a/", 0o755)),
 		"a whiteout with something below": it.Layer(t, it.File(".wh.a/b", "", 0o644)),
 		"an unknown type":                 it.Layer(t, unknown),
-	} {
+	}
+}
+
+func TestFilterRefuses(t *testing.T) {
+	for name, l := range refusedLayers(t) {
 		if got, err := filtered(t, &Filter{Limits: roomy}, l); !errors.Is(err, policy.CodeImageLayerRefused) {
 			t.Errorf("%s: %q %v", name, got, err)
 		}
@@ -173,7 +178,9 @@ func TestPlausibleTimes(t *testing.T) {
 // files, directories and links, each below directories that were made before.
 func FuzzFilter(f *testing.F) {
 	f.Add(it.Layer(f, it.Dir("etc/", 0o755), it.File("etc/a", "x", 0o4755).WithXattr("security.capability", "x"), it.Symlink("l", "/"), it.HardLink("h", "etc/a"), it.File(".wh.b", "", 0), it.Device("d", tar.TypeChar, 0, 0)))
-	f.Add(it.Layer(f, it.Symlink("a", "/"), it.File("a/b", "x", 0o644)))
+	for _, l := range refusedLayers(f) {
+		f.Add(l)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var out bytes.Buffer
 		fl := &Filter{Limits: policy.ImageLimits{Bytes: 1 << 20, Entries: 1000}}

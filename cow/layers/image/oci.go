@@ -30,7 +30,25 @@ type manifest struct {
 // and nothing else.
 const maxIndexes = 16
 
-const refAnnotation = "org.opencontainers.image.ref.name"
+// The annotations that name an image in an index. docker and containerd write the
+// whole reference into theirs, and the tag alone into the specification's.
+const (
+	refAnnotation  = "org.opencontainers.image.ref.name"
+	nameAnnotation = "io.containerd.image.name"
+)
+
+// ref is the fullest name of the image that d points to, "" for none.
+func (d descriptor) ref() string {
+	if n := d.Annotations[nameAnnotation]; n != "" {
+		return n
+	}
+	return d.Annotations[refAnnotation]
+}
+
+// is reports whether want names what d points to.
+func (d descriptor) is(want string) bool {
+	return want == d.Annotations[refAnnotation] || want == d.Annotations[nameAnnotation] || want == string(d.Digest)
+}
 
 func openOCI(a *archive, want string) (*Image, error) {
 	if b, err := a.document("oci-layout"); err != nil {
@@ -91,7 +109,7 @@ func (s *selection) choose(list []descriptor) (descriptor, error) {
 
 func refs(list []descriptor) (out []string) {
 	for _, d := range list {
-		name := d.Annotations[refAnnotation]
+		name := d.ref()
 		if name == "" {
 			name = string(d.Digest)
 		}
@@ -111,10 +129,10 @@ func ambiguous(names []string) error {
 // was asked for; ref is the name of the index around it.
 func (s *selection) look(list []descriptor, wanted bool, ref string) error {
 	for _, d := range list {
-		if d.Annotations[refAnnotation] == "" && ref != "" {
+		if d.ref() == "" && ref != "" {
 			d.Annotations = map[string]string{refAnnotation: ref}
 		}
-		hit := wanted || s.want == d.Annotations[refAnnotation] || s.want == string(d.Digest)
+		hit := wanted || d.is(s.want)
 		switch {
 		case isIndex(d.MediaType):
 			if s.indexes++; s.indexes > maxIndexes {
@@ -128,7 +146,7 @@ func (s *selection) look(list []descriptor, wanted bool, ref string) error {
 			if err := decode(b, &nested, "an index"); err != nil {
 				return err
 			}
-			if err := s.look(nested.Manifests, hit, d.Annotations[refAnnotation]); err != nil {
+			if err := s.look(nested.Manifests, hit, d.ref()); err != nil {
 				return err
 			}
 		case !hit || !isManifest(d.MediaType):
@@ -175,7 +193,7 @@ func (a *archive) manifest(d descriptor) (*Image, error) {
 	} else {
 		b = c
 	}
-	img := &Image{Format: FormatOCI, Digest: d.Digest, Ref: d.Annotations[refAnnotation]}
+	img := &Image{Format: FormatOCI, Digest: d.Digest, Ref: d.ref()}
 	c, err := img.configure(b, len(m.Layers))
 	if err != nil {
 		return nil, err

@@ -121,6 +121,29 @@ func TestChoosing(t *testing.T) {
 	}
 }
 
+// Names as docker writes them since it keeps images in containerd: an index of
+// platforms inside the index, with the whole reference beside the bare tag, and
+// an attestation that is no image.
+func TestDockersOwnLayout(t *testing.T) {
+	amd, arm := small(t), small(t)
+	amd.Arch, arm.Arch, amd.Ref, arm.Ref = "amd64", "arm64", "", ""
+	files := imagetest.OCI(t, arm, amd)
+	inner := bytes.Replace(files["index.json"], []byte(`"manifests":[`), []byte(`"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+strings.Repeat("0", 64)+`","size":1,"platform":{"os":"unknown","architecture":"unknown"}},`), 1)
+	digest := imagetest.Digest(inner)
+	files["blobs/sha256/"+digest[7:]] = inner
+	files["index.json"] = imagetest.JSON(t, map[string]any{"schemaVersion": 2, "manifests": []any{map[string]any{
+		"mediaType": "application/vnd.oci.image.index.v1+json", "digest": digest, "size": len(inner),
+		"annotations": map[string]string{"io.containerd.image.name": "docker.io/library/debian:12", "org.opencontainers.image.ref.name": "12"},
+	}}})
+	files["manifest.json"] = []byte("[]") // for docker of old
+	for _, want := range []string{"", "docker.io/library/debian:12", "12", digest} {
+		img, err := read(imagetest.Tar(t, files), want, roomy)
+		if err != nil || img.Ref != "docker.io/library/debian:12" || policy.ImageNameFor(img.Ref) != "debian-12" {
+			t.Errorf("%q: %+v %v", want, img, err)
+		}
+	}
+}
+
 func TestBadArchives(t *testing.T) {
 	oci, docker := imagetest.OCI(t, small(t)), imagetest.Docker(t, small(t))
 	layer := "blobs/sha256/" + imagetest.Digest(small(t).Layers[1])[7:]
