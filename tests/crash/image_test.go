@@ -54,15 +54,17 @@ func TestImages(t *testing.T) {
 			}
 			run := []string{"run", "--repo", repo, "--image", "victim", "--", "/bin/true"}
 			imp := []string{"image", "import", "--driver", c.driver, victim}
-			for name, w := range map[string]struct {
+			for _, w := range []struct {
+				name   string
 				before []string
 				args   []string
 			}{
-				"import": {nil, imp}, "run": {imp, run}, "remove": {imp, []string{"image", "rm", "victim"}},
+				{"import", nil, imp}, {"remove", imp, []string{"image", "rm", "victim"}}, {"run", imp, run},
 			} {
-				t.Run(name, func(t *testing.T) {
+				t.Run(w.name, func(t *testing.T) {
+					there := false
 					walk(t, func(t *testing.T, n int) bool {
-						if w.before != nil {
+						if w.before != nil && !there {
 							y.OK(t, w.before...)
 						}
 						machine := rig.Before(t)
@@ -70,6 +72,12 @@ func TestImages(t *testing.T) {
 						machine.Unchanged(t)
 						if n%2 == 0 {
 							y.OK(t, "gc")
+						}
+						if w.name == "run" { // which never takes its image away
+							works("victim")
+							rig.Chained(t, y.Root)
+							there = true
+							return killed
 						}
 						r := y.Run(t, "image", "show", "victim")
 						if r.Code == 0 {
@@ -85,6 +93,9 @@ func TestImages(t *testing.T) {
 					})
 				})
 			}
+			y.OK(t, "gc")
+			y.OK(t, "image", "rm", "victim") // no cut run holds it any more
+			storeHolds(t, y.Root, c.driver, 2)
 			y.OK(t, "image", "rm", "other")
 			storeHolds(t, y.Root, c.driver, 0)
 			rig.Clean(t, y.Root)
