@@ -39,7 +39,7 @@ PREFIX ?= /usr
 install: build ## the programs and their systemd units, below DESTDIR
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/systemd/system-preset \
 		$(DESTDIR)$(PREFIX)/lib/sysusers.d $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
-	install -m 755 bin/yoi bin/yoi-runtimed bin/yoi-helper $(DESTDIR)$(PREFIX)/bin
+	install -m 755 bin/* $(DESTDIR)$(PREFIX)/bin
 	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer systemd/*.slice $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 systemd/yoi.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/60-yoi.preset
 	install -m 644 systemd/yoi.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/yoi.conf
