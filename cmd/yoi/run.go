@@ -25,6 +25,7 @@ type runFlags struct {
 	scope, env, limits                             []string
 	network, seccomp                               string
 	require                                        []string
+	policy                                         string
 	timeout                                        time.Duration
 	keep                                           bool
 	shared                                         sharedFlags
@@ -67,6 +68,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	f.shared.register(c)
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
+	fl.StringVar(&f.policy, "policy", "", "a sandbox policy's `FILE`, TOML or JSON; other flags go first (see yoi policy)")
 	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock or limits (repeatable)")
 	f.root.add(fl)
 	return c
@@ -146,6 +148,9 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 	}
 	req.Sandbox.Limits.WallClock = f.timeout
 	if req.Caches, err = f.shared.apply(&req.Sandbox); err != nil {
+		return req, err
+	}
+	if req.Sandbox, err = a.underPolicy(f.policy, req.Sandbox); err != nil {
 		return req, err
 	}
 	if f.patch != "" {

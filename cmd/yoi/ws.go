@@ -17,10 +17,10 @@ func (a *app) wsCommand() *cobra.Command {
 }
 
 type createFlags struct {
-	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key string
-	scope, env, require                                                            []string
-	shared                                                                         sharedFlags
-	root                                                                           rootFlags
+	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key, policy string
+	scope, env, require                                                                    []string
+	shared                                                                                 sharedFlags
+	root                                                                                   rootFlags
 }
 
 func (a *app) wsCreate() *cobra.Command {
@@ -32,7 +32,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 		Example: "  yoi ws create app --rev v1.2 --cleanup keep_for:2h\n  yoi ws create app@branch:main lib@tag:v3",
 		Args:    args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			req, err := f.request(argv)
+			req, err := a.createRequest(f, argv)
 			if err != nil {
 				return err
 			}
@@ -60,6 +60,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
 	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host, where the configuration allows it")
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
+	fl.StringVar(&f.policy, "policy", "", "a sandbox policy's `FILE`, TOML or JSON; other flags go first (see yoi policy)")
 	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock or limits (repeatable)")
 	f.shared.register(c)
 	f.root.add(fl)
@@ -67,7 +68,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	return c
 }
 
-func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest, err error) {
+func (a *app) createRequest(f createFlags, argv []string) (req runtime.CreateWorkspaceRequest, err error) {
 	req = runtime.CreateWorkspaceRequest{
 		WorkspaceID: policy.WorkspaceID(f.workspace), Strategy: policy.StrategyName(f.strategy),
 		DirtyState: policy.DirtyStatePolicy(f.dirty), IdempotencyKey: f.key,
@@ -86,6 +87,9 @@ func (f createFlags) request(argv []string) (req runtime.CreateWorkspaceRequest,
 	}
 	caches, err := f.shared.apply(&req.Sandbox)
 	if err != nil {
+		return req, err
+	}
+	if req.Sandbox, err = a.underPolicy(f.policy, req.Sandbox); err != nil {
 		return req, err
 	}
 	for _, s := range argv {
