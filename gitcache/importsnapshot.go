@@ -147,9 +147,11 @@ func (r *repo) importLocked(ctx context.Context, src Source, digest string, scop
 		s.Packs = nil // or a crash right after the rename makes the new mirror look damaged
 	}
 	s.Started++
-	if err := r.writeState(s); err != nil {
-		r.putBack(aside)
-		return none, mark{}, diskError(opImport, "the state cannot be written", err)
+	if !created || aside != "" { // else there is nothing that a crash could leave in doubt
+		if err := r.writeState(s); err != nil {
+			r.putBack(aside)
+			return none, mark{}, diskError(opImport, "the state cannot be written", err)
+		}
 	}
 	im := &snapshotImport{r: r, src: src, digest: digest, scope: scope, lock: l, state: s, created: created}
 	if err := im.do(ctx); err != nil {
@@ -236,7 +238,7 @@ func (im *snapshotImport) fetch(ctx context.Context) error {
 	}
 	defer rd.Close()
 	im.header = rd.Header()
-	if err := im.prepare(ctx); err != nil {
+	if err := im.prepare(); err != nil {
 		return err
 	}
 	return im.objects(ctx, rd)
@@ -255,15 +257,10 @@ func (d diskWriter) Write(b []byte) (int, error) {
 
 // prepare makes the mirror, if there is none, and says that the commit is where
 // its history ends: git looks at that before it asks for a parent.
-func (im *snapshotImport) prepare(ctx context.Context) error {
+func (im *snapshotImport) prepare() error {
 	if im.created {
-		_, err := im.r.c.run(ctx, command{
-			args:   []string{"init", "--quiet", "--bare", "--template=", "--object-format=" + im.header.ObjectFormat, "--", im.gitDir()},
-			locks:  []*lockFile{im.lock},
-			writes: true,
-		})
-		if err != nil {
-			return gitFailure(opImport, "the mirror could not be initialized", err)
+		if err := makeBare(im.gitDir(), im.header.ObjectFormat); err != nil {
+			return diskError(opImport, "the mirror could not be initialized", err)
 		}
 		if err := im.r.writeHead(im.gitDir(), head{}); err != nil {
 			return diskError(opImport, "HEAD cannot be written", err)
@@ -278,7 +275,7 @@ func (im *snapshotImport) prepare(ctx context.Context) error {
 	if strings.Contains(string(have), line) {
 		return nil
 	}
-	if err := writeFile(path, append(have, line...), 0o644, true); err != nil {
+	if err := writeFile(path, append(have, line...), 0o644, !im.created); err != nil {
 		return diskError(opImport, "the end of the history cannot be written", err)
 	}
 	return nil
@@ -427,7 +424,7 @@ func (im *snapshotImport) publish(ctx context.Context) error {
 	if err := r.record(ctx, &s); err != nil {
 		return err
 	}
-	if err := r.keepMark(im.header.Commit, im.mark); err != nil {
+	if err := r.keepMark(im.header.Commit, im.mark, false); err != nil {
 		return err
 	}
 	if err := im.keep(); err != nil {
@@ -455,5 +452,19 @@ func (im *snapshotImport) keep() error {
 	if err != nil {
 		return err
 	}
-	return writeFile(r.importedPath(im.digest), b, 0o600, true)
+	return writeFile(r.importedPath(im.digest), b, 0o600, false) // lost, it is imported again
+}
+
+// makeBare is `git init --bare` without a process: gitrepository-layout(5).
+func makeBare(dir, format string) error {
+	err := os.Mkdir(dir, 0o700)
+	for _, sub := range []string{"objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"} {
+		d := filepath.Join(dir, sub)
+		err = errors.Join(err, os.Mkdir(d, 0o755), os.Chmod(d, 0o755))
+	}
+	config := "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+	if format == "sha256" {
+		config = "[core]\n\trepositoryformatversion = 1\n\tfilemode = true\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n"
+	}
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o644))
 }

@@ -1,12 +1,15 @@
 package gitcache
 
 import (
+	"bytes"
 	"crypto/sha1" // #nosec: git's checksum
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"hash/adler32"
 	"io"
 
+	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/zlib"
 )
 
@@ -15,6 +18,7 @@ type packWriter struct {
 	w   io.Writer
 	sum hash.Hash
 	z   *zlib.Writer
+	out bytes.Buffer
 }
 
 var packTypes = map[string]byte{"commit": 1, "tree": 2, "blob": 3}
@@ -43,11 +47,33 @@ func (p *packWriter) object(kind string, size int64, content io.Reader) error {
 	if _, err := p.w.Write(b); err != nil {
 		return err
 	}
+	if size <= smallObject {
+		return p.small(content)
+	}
 	p.z.Reset(p.w)
 	if _, err := io.Copy(p.z, content); err != nil {
 		return err
 	}
 	return p.z.Close()
+}
+
+// smallObject is compressed without a compressor's tables, which cost more to
+// clear than so little data to write.
+const smallObject = 64 << 10
+
+func (p *packWriter) small(content io.Reader) error {
+	b, err := io.ReadAll(content)
+	if err != nil {
+		return err
+	}
+	p.out.Reset()
+	p.out.Write([]byte{0x78, 0x01}) // zlib's header, RFC 1950
+	if err := flate.StatelessDeflate(&p.out, b, true, nil); err != nil {
+		return err
+	}
+	p.out.Write(binary.BigEndian.AppendUint32(nil, adler32.Checksum(b)))
+	_, err = p.w.Write(p.out.Bytes())
+	return err
 }
 
 // trailer makes the pack whole: without it git takes nothing of it.

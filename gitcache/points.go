@@ -56,11 +56,12 @@ func (r *repo) writeMark(ctx context.Context, commit string) (mark, error) {
 	if err != nil {
 		return mark{}, err
 	}
-	return m, r.keepMark(commit, m)
+	return m, r.keepMark(commit, m, true)
 }
 
-// keepMark is writeMark for a caller that has read the commit.
-func (r *repo) keepMark(commit string, m mark) error {
+// keepMark is writeMark for a caller that has read the commit. Without sync a
+// power failure may take the mark again.
+func (r *repo) keepMark(commit string, m mark, sync bool) error {
 	if err := r.writeRef(pointRef(commit), commit); err != nil {
 		return diskError(opResolve, "the point could not be recorded", err)
 	}
@@ -69,7 +70,7 @@ func (r *repo) keepMark(commit string, m mark) error {
 		err = os.MkdirAll(r.path("points"), 0o700)
 	}
 	if err == nil {
-		err = writeFile(r.markPath(commit), b, 0o600, true)
+		err = writeFile(r.markPath(commit), b, 0o600, sync)
 	}
 	if err != nil {
 		return diskError(opResolve, "the point could not be recorded", err)

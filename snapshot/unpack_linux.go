@@ -28,15 +28,17 @@ type Tree struct {
 	Files int
 	Bytes int64
 
-	top    *os.File
-	times  []unix.Timespec // of every file and directory
-	masked bool            // our umask takes bits from new files
+	top   *os.File
+	times []unix.Timespec // of every file and directory
+	mask  uint32          // our umask, which takes bits from new files
 
 	stack []*openDir
 	made  map[string]bool
 	late  []lateDir
 
-	jobs    chan job
+	jobs    chan []job
+	batch   []job // not yet given to a worker
+	waiting int64 // bytes in it
 	workers sync.WaitGroup
 	pending sync.WaitGroup
 	failed  atomic.Pointer[error]
@@ -74,12 +76,14 @@ const smallFile = 1 << 20
 
 const unpackers = 2
 
+const maxBatch = 64
+
 // NewTree begins in top. Every file and directory gets the time when.
 func NewTree(top *os.File, when time.Time) *Tree {
 	ts := unix.NsecToTimespec(when.UnixNano())
 	t := &Tree{
-		top: top, times: []unix.Timespec{ts, ts}, masked: umask() != 0,
-		made: make(map[string]bool), jobs: make(chan job, 64), stats: make(map[string]unix.Statx_t),
+		top: top, times: []unix.Timespec{ts, ts}, mask: umask(),
+		made: make(map[string]bool), jobs: make(chan []job, 16), stats: make(map[string]unix.Statx_t),
 	}
 	for range unpackers {
 		t.workers.Go(t.work)
@@ -88,11 +92,13 @@ func NewTree(top *os.File, when time.Time) *Tree {
 }
 
 func (t *Tree) work() {
-	for j := range t.jobs {
-		if t.failure() == nil {
-			t.fail(t.write(j.dir.fd, &j.e, bytes.NewReader(j.data)))
+	for batch := range t.jobs {
+		for _, j := range batch {
+			if t.failure() == nil {
+				t.fail(t.write(j.dir.fd, &j.e, bytes.NewReader(j.data)))
+			}
+			j.dir.release()
 		}
-		j.dir.release()
 		t.pending.Done()
 	}
 }
@@ -184,9 +190,22 @@ func (t *Tree) add(e *Entry, content io.Reader, parents bool) error {
 		return err
 	}
 	dir.refs.Add(1)
-	t.pending.Add(1)
-	t.jobs <- j
+	t.batch = append(t.batch, j)
+	if t.waiting += e.Size; len(t.batch) == maxBatch || t.waiting >= smallFile {
+		t.flush()
+	}
 	return nil
+}
+
+// flush gives the batch to a worker: to wake one for every small file would cost
+// as much as to write it.
+func (t *Tree) flush() {
+	if len(t.batch) == 0 {
+		return
+	}
+	t.pending.Add(1)
+	t.jobs <- t.batch
+	t.batch, t.waiting = nil, 0
 }
 
 // dir opens the directory p through the ones that the last entry was in. With
@@ -267,6 +286,7 @@ func (t *Tree) symlink(dir int, e *Entry) error {
 }
 
 func (t *Tree) link(dir int, e *Entry) error {
+	t.flush()
 	t.pending.Wait() // the file may still be with a worker
 	from, err := t.descend(path.Dir(e.Target))
 	if err != nil {
@@ -311,7 +331,7 @@ func (t *Tree) write(dir int, e *Entry, content io.Reader) error {
 	if err := setXattrs(fd, e); err != nil {
 		return err
 	}
-	if t.masked || e.Mode&0o200 == 0 {
+	if e.Mode&t.mask != 0 || e.Mode&0o200 == 0 {
 		if err := unix.Fchmod(fd, e.Mode); err != nil {
 			return unpackError(e.Path, err)
 		}
@@ -385,6 +405,7 @@ func (t *Tree) note(dir int, name string, flags int, p string) error {
 // Finish ends the writing and gives the directories their modes and times. The
 // result is the stat data of every file that has one name only, by path.
 func (t *Tree) Finish(ctx context.Context) (map[string]unix.Statx_t, error) {
+	t.flush()
 	close(t.jobs)
 	t.workers.Wait()
 	for _, d := range t.stack {
