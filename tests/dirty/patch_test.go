@@ -249,6 +249,12 @@ func TestPatchThroughDaemons(t *testing.T) {
 				y.OK(t, "ws", "rm", string(ws.ID))
 			}
 			y.Input(t, "diff --git a/../x b/../x\nold mode 100644\nnew mode 100755\n", "ws", "create", "small", "--patch", "-").Refused(t, 1, policy.CodePatchEscapes)
+			// More than any other request may be.
+			big := "diff --git a/big b/big\nnew file mode 100644\nindex 0000000..1\n--- /dev/null\n+++ b/big\n@@ -0,0 +1,400000 @@\n" + strings.Repeat("+a line\n", 400000)
+			w := y.Input(t, big, "ws", "create", "small", "--patch", "-", "--json").Want(t, 0)
+			var ws runtime.Workspace
+			w.JSON(t, &ws)
+			y.OK(t, "ws", "rm", string(ws.ID))
 			d.Stop(t)
 			rig.Clean(t, d.Root)
 		})
