@@ -237,6 +237,7 @@ func (r *repo) fetchObjects(ctx context.Context, src Source, oids []string, l *l
 	if err != nil {
 		return err
 	}
+	r.clearStale() // of a fetch like this one that was killed
 	if r.c.opts.Progress != nil {
 		r.c.opts.Progress(Progress{Repo: r.id, Phase: "Fetching missing objects", Total: int64(len(oids))})
 	}

@@ -212,6 +212,10 @@ func TestPartialObjectsRefusals(t *testing.T) {
 		}
 	}
 	srv.CutAfter.Store(0)
+	dead := f.path("repository-cache/git/app/bare.git/objects/pack/tmp_pack_dead")
+	if err := os.WriteFile(dead, []byte("half a pack"), 0o444); err != nil {
+		t.Fatal(err)
+	}
 	// An object that the server has lost.
 	blob := repo.Git(t, "rev-parse", "HEAD:top.txt")
 	lose(t, repo, blob)
@@ -219,6 +223,9 @@ func TestPartialObjectsRefusals(t *testing.T) {
 	wantCode(t, err, policy.CodeObjectsUnavailable)
 	if f.isWhole(p) {
 		t.Error("recorded as whole")
+	}
+	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what a killed fetch left: %v", err)
 	}
 }
 

@@ -88,7 +88,7 @@ func (c *creation) external(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.r.measured(policy.StrategyExternal, made.Files, time.Since(began))
+		c.r.measured(policy.StrategyExternal, t.Files, time.Since(began))
 		c.made.Files += made.Files
 		c.made.Bytes += made.Bytes
 	}

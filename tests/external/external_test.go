@@ -206,6 +206,14 @@ func TestExternalThroughDaemons(t *testing.T) {
 		if ws.Strategy != policy.StrategyExternal || ws.StrategyReason == "" {
 			t.Errorf("%+v", ws)
 		}
+		other, err := d.Client.CreateWorkspace(t.Context(), runtime.CreateWorkspaceRequest{Strategy: policy.StrategyCopy, Repositories: []runtime.RepositoryRequest{{RepositoryID: r.ID}}})
+		if err == nil {
+			_, err = d.Client.RemoveWorkspace(t.Context(), other.ID, runtime.RemoveWorkspaceRequest{})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		measured(t, d)
 		w, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sh", "-c", `test -z "$(git status --porcelain)" && echo x >new && git add new && git commit -qm x`}})
 		if err == nil {
 			w, err = d.Client.WaitWorker(t.Context(), w.ID)
@@ -219,5 +227,22 @@ func TestExternalThroughDaemons(t *testing.T) {
 		d.Stop(t)
 		rig.Clean(t, d.Root)
 		machine.Unchanged(t)
+	}
+}
+
+// measured wants what both processes measured in the doctor's table.
+func measured(t *testing.T, d *rig.Daemons) {
+	t.Helper()
+	rep, err := d.Client.Doctor(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range rep.Strategies {
+		if s.Name != policy.StrategyExternal && s.Name != policy.StrategyCopy {
+			continue
+		}
+		if !s.Possible || len(s.Costs) != 1 || s.Costs[0].Files != 1 || s.Costs[0].Create <= 0 || s.Costs[0].Runs != 1 {
+			t.Errorf("%+v", s)
+		}
 	}
 }

@@ -62,8 +62,8 @@ const offlineSays = "docs changed\nlayers\n"
 // objects of the scope come before the Worker, which has no network.
 func TestPartialCloneOffline(t *testing.T) {
 	testenv.Root(t)
-	for _, uid := range []int{0, rig.Ordinary} {
-		for _, filter := range []string{"blob:none", "tree:0"} {
+	for uid, filter := range map[int]string{0: "tree:0", rig.Ordinary: "blob:none"} {
+		t.Run(filter, func(t *testing.T) {
 			srv, repo := serve(t)
 			p := rig.NewPlace(t, "disk", uid)
 			y := p.Yoi(t)
@@ -96,7 +96,7 @@ func TestPartialCloneOffline(t *testing.T) {
 				t.Errorf("events\n%s", events)
 			}
 			rig.Clean(t, y.Root)
-		}
+		})
 	}
 }
 

@@ -44,6 +44,9 @@ func TestScopeIsTheSameWhateverMadeIt(t *testing.T) {
 		repo := p.Give(t, source)
 		y := p.Yoi(t)
 		for name, dirs := range scopes() {
+			if (name == "odd") == (p.UID == 0) {
+				continue // each scope has its half of the places
+			}
 			want := ""
 			for _, s := range append(rig.Strategies(p.FS), policy.StrategyGitSparse) {
 				args := []string{"run", "--repo", repo.Dir, "--strategy", string(s)}
