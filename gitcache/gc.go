@@ -114,6 +114,9 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 		return 0, err
 	}
 	dropped, err := r.dropPoints(ctx, pinned, time.Now().Add(-o.UnusedFor))
+	if err == nil {
+		err = r.dropImported()
+	}
 	if err == nil && len(pins) == 0 {
 		err = r.c.removeTemporary(ctx, r.dir, brokenPrefix)
 	}

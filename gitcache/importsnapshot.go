@@ -468,3 +468,26 @@ func makeBare(dir, format string) error {
 	}
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o644))
 }
+
+// dropImported forgets the archives whose commit has been forgotten, and what a
+// crash left of one. The caller holds the mirror's lock.
+func (r *repo) dropImported() error {
+	entries, err := os.ReadDir(r.path(snapshotsDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".json")
+		var im imported
+		b, readErr := os.ReadFile(r.path(snapshotsDir, name+".json"))
+		if readErr == nil && json.Unmarshal(b, &im) == nil {
+			if _, ok := r.readMark(im.Commit); ok {
+				continue
+			}
+		}
+		if rmErr := os.Remove(r.path(snapshotsDir, e.Name())); !errors.Is(rmErr, fs.ErrNotExist) {
+			err = errors.Join(err, rmErr)
+		}
+	}
+	return err
+}

@@ -164,3 +164,87 @@ func sameTree(t *testing.T, a, b string) {
 		t.Errorf("%q is too many", k)
 	}
 }
+
+// What GC forgets the commit of is imported again; what a holder stands on stays.
+func TestSnapshotsAreForgotten(t *testing.T) {
+	f := newFixture(t)
+	archive, digest := f.archive(f.resolve(f.source(testenv.RepoSmall(t).Dir), "HEAD"))
+	i := newImporter(t)
+	i.store[digest] = archive
+	p, err := i.from(digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Pin(t.Context(), p, "ws-1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, gets := range []int{1, 2} {
+		if _, err := i.GC(t.Context(), p.RepositoryID, GCOptions{UnusedFor: 1, Expire: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := i.from(digest); err != nil || i.gets != gets {
+			t.Errorf("%d downloads, want %d, %v", i.gets, gets, err)
+		}
+		if err := i.Unpin(t.Context(), p.RepositoryID, p.CommitID, "ws-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A store that lies, fails or stops leaves nothing behind, and the next try works.
+func TestFailedImportsLeaveNothing(t *testing.T) {
+	testenv.Root(t)
+	f := newFixture(t)
+	archive, digest := f.archive(f.resolve(f.source(testenv.RepoFiles(t, 300).Dir), "HEAD"))
+	other, _ := f.archive(f.resolve(f.source(testenv.RepoSmall(t).Dir), "HEAD"))
+	i := newImporter(t)
+	for name, c := range map[string]struct {
+		content []byte
+		want    policy.Code
+	}{
+		"nothing":   {nil, policy.CodeSnapshotTruncated},
+		"half":      {archive[:len(archive)/2], policy.CodeSnapshotTruncated},
+		"another":   {other, policy.CodeSnapshotDigest},
+		"no zstd":   {[]byte("<html>not found</html>"), policy.CodeSnapshotInvalid},
+		"twice":     {append(bytes.Clone(archive), archive...), policy.CodeSnapshotInvalid},
+		"not there": {nil, policy.CodeRemoteSnapshotUnknown},
+	} {
+		if i.store[digest] = c.content; name == "not there" {
+			delete(i.store, digest)
+		}
+		_, err := i.from(digest)
+		wantCode(t, err, c.want)
+		noLeftovers(t, i.fixture)
+		if exists(i.path("repository-cache/git/app")) {
+			t.Errorf("%s: a repository was left", name)
+		}
+	}
+	i.store[digest] = archive
+	if _, err := i.from(digest, "no/such/dir"); policy.AsDiagnostic(err).Code != policy.CodeScopeEmpty {
+		t.Errorf("an empty scope: %v", err)
+	}
+	p, err := i.from(digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.pristine(p)
+}
+
+func TestImportOnFullDisk(t *testing.T) {
+	testenv.Root(t)
+	f := newFixture(t)
+	archive, digest := f.archive(f.resolve(f.source(testenv.RepoFiles(t, 800).Dir), "HEAD"))
+	for _, mib := range []int{1, 2, 3} {
+		i := newImporter(t)
+		root := testenv.TmpFS(t, mib)
+		var err error
+		if i.Cache, err = Open(Options{Root: root, Ledger: i.journal, OpenSnapshot: i.opts.OpenSnapshot}); err != nil {
+			t.Fatal(err)
+		}
+		i.root = root
+		i.store[digest] = archive
+		_, err = i.from(digest)
+		wantCode(t, err, policy.CodeDiskFull)
+		noLeftovers(t, i.fixture)
+	}
+}

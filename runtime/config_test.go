@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -53,4 +54,19 @@ func FuzzParseConfig(f *testing.F) {
 			t.Fatalf("accepted %+v", c)
 		}
 	})
+}
+
+func TestSnapshotLimits(t *testing.T) {
+	c, err := ParseConfig([]byte("[snapshots]\nmax_files = 7\nstall_timeout = \"2s\"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := c.snapshotLimits(); l.MaxFiles != 7 || l.StallTimeout != 2*time.Second || l.MaxBytes == 0 || l.MaxRatio == 0 {
+		t.Errorf("%+v", l)
+	}
+	for _, bad := range []string{"max_bytes = -1", "max_ratio = \"x\"", "stall_timeout = \"soon\"", "stall_timeout = \"-1s\"", "max_size = 1"} {
+		if _, err := ParseConfig([]byte("[snapshots]\n" + bad + "\n")); !errors.Is(err, policy.CodeConfigInvalid) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
 }
