@@ -237,6 +237,31 @@ func TestInUse(t *testing.T) {
 	p.empty(t)
 }
 
+// TestFork: a fork stands on its ancestor's image, and holds it when that is gone.
+func TestFork(t *testing.T) {
+	testenv.Root(t)
+	p := newPlace(t, "disk", 0)
+	p.y.OK(t, "image", "import", "--name", "a", p.archive(t, it.Tar(t, it.OCI(t, busybox(t)))))
+	p.y.OK(t, "repo", "add", p.repo.Dir)
+	var ws, fork runtime.Workspace
+	p.y.Run(t, "ws", "create", "small", "--image", "a", "--json").Want(t, 0).JSON(t, &ws)
+	p.y.Run(t, "ws", "fork", string(ws.ID), "--json").Want(t, 0).JSON(t, &fork)
+	if fork.RootImage == nil || *fork.RootImage != *ws.RootImage {
+		t.Errorf("the fork stands on %+v", fork.RootImage)
+	}
+	p.y.OK(t, "ws", "rm", string(ws.ID))
+	p.y.Run(t, "image", "rm", "a").Refused(t, 1, policy.CodeImageInUse)
+	var w runtime.Worker
+	p.y.Run(t, "worker", "spawn", "--json", string(fork.ID), "--", "cat", "/etc/changed").Want(t, 0).JSON(t, &w)
+	rig.Eventually(t, "the Worker has ended", func() bool { return strings.Contains(p.y.OK(t, "worker", "show", string(w.ID)), "exited") })
+	if log := p.y.OK(t, "worker", "logs", string(w.ID)); log != "new" {
+		t.Errorf("the fork's Worker saw %q", log)
+	}
+	p.y.OK(t, "ws", "rm", string(fork.ID))
+	p.y.OK(t, "image", "rm", "a")
+	p.empty(t)
+}
+
 // TestMinimal: an empty root, in which a static program of the repository runs
 // and nothing of the host or an image is to be seen.
 func TestMinimal(t *testing.T) {
