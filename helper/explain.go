@@ -25,7 +25,9 @@ func (explained) source(rel string, _ mounts.Attr) (mounts.Source, error) {
 	return mounts.Source{Path: rel}, nil
 }
 
-func (explained) image(rel string, _ bool) (mounts.Source, error) { return mounts.Source{Path: rel}, nil }
+func (explained) image(rel string, _ bool) (mounts.Source, error) {
+	return mounts.Source{Path: rel}, nil
+}
 
 func (explained) direct(*os.File, mounts.Attr) (mounts.Source, error) { return mounts.Source{}, nil }
 
