@@ -302,3 +302,12 @@ func digestOf(b []byte) (string, error) {
 	err := readAll(b, "", policy.SnapshotLimits{})
 	return policy.AsDiagnostic(err).Fields["found"], err
 }
+
+func sh(t *testing.T, dir, script string) {
+	t.Helper()
+	cmd := exec.Command("sh", "-ec", script)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
