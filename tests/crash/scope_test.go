@@ -1,8 +1,6 @@
 package crash
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -33,19 +31,7 @@ func TestScopes(t *testing.T) {
 // external writes a configuration whose command snapshots the tree.
 func external(t *testing.T, root string, uid int) {
 	t.Helper()
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(root, "config.toml")
-	text := fmt.Sprintf("[external]\ncommand = [\"/usr/bin/env\", \"sh\", \"-euc\", %q]\n", "btrfs subvolume snapshot /run/yoi/source tree")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []string{root, name} {
-		if err := os.Chown(n, uid, uid); err != nil {
-			t.Fatal(err)
-		}
-	}
+	rig.Configure(t, root, uid, "[external]\ncommand = [\"/usr/bin/env\", \"btrfs\", \"subvolume\", \"snapshot\", \"/run/yoi/source\", \"/run/yoi/target/tree\"]\n")
 }
 
 // TestExternal walks through a workspace whose tree an operator's command makes.

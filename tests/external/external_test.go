@@ -2,8 +2,6 @@ package external
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,19 +18,7 @@ const clone = "cp -a --reflink=auto /proc/self/fd/$YOI_SOURCE_FD/. /proc/self/fd
 // configure writes config.toml with a shell script as the command.
 func configure(t *testing.T, root string, uid int, script string, more ...string) {
 	t.Helper()
-	text := fmt.Sprintf("[external]\ncommand = [\"/usr/bin/env\", \"sh\", \"-euc\", %q]\n%s\n", script, strings.Join(more, "\n"))
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(root, "config.toml")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []string{root, name} {
-		if err := os.Chown(n, uid, uid); err != nil {
-			t.Fatal(err)
-		}
-	}
+	rig.Configure(t, root, uid, fmt.Sprintf("[external]\ncommand = [\"/usr/bin/env\", \"sh\", \"-euc\", %q]\n%s\n", script, strings.Join(more, "\n")))
 }
 
 // look prints everything about a tree but its .git, and what git says of it.
@@ -165,12 +151,7 @@ func TestExternalConfiguration(t *testing.T) {
 		`command = ["/opt/rift"]`, `command = ["rift"]`, `command = ["/usr/../etc/x"]`, `command = [""]`, `command = "/usr/bin/x"`,
 		"command = [\"/usr/bin/x\"]\ntime_limit = \"forever\"", "command = [\"/usr/bin/x\"]\ntime_limit = \"0s\"", "command = [\"/usr/bin/x\"]\nnetwork = \"some\"", `commands = []`,
 	} {
-		if err := os.WriteFile(filepath.Join(y.Root, "config.toml"), []byte("[external]\n"+bad+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(filepath.Join(y.Root, "config.toml"), p.UID, p.UID); err != nil {
-			t.Fatal(err)
-		}
+		rig.Configure(t, y.Root, p.UID, "[external]\n"+bad+"\n")
 		y.Run(t, "run", "--repo", repo.Dir, "--strategy", "external", "--", "true").Refused(t, 125, policy.CodeConfigInvalid)
 	}
 	configure(t, y.Root, p.UID, "test -e /sys/class/net || test \"$(grep -c : /proc/net/dev)\" -ge 1; "+clone, `network = "host"`)

@@ -1,8 +1,6 @@
 package scope
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,19 +16,7 @@ func TestSharedCachesOfOtherMakers(t *testing.T) {
 	for _, uid := range []int{0, rig.Ordinary} {
 		p := rig.NewPlace(t, "btrfs", uid)
 		y, repo := p.Yoi(t), p.Give(t, source)
-		config := filepath.Join(y.Root, "config.toml")
-		if err := os.MkdirAll(y.Root, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		text := "[external]\ncommand = [\"/usr/bin/env\", \"btrfs\", \"subvolume\", \"snapshot\", \"/run/yoi/source\", \"/run/yoi/target/tree\"]\n"
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range []string{y.Root, config} {
-			if err := os.Chown(n, uid, uid); err != nil {
-				t.Fatal(err)
-			}
-		}
+		rig.Configure(t, y.Root, uid, "[external]\ncommand = [\"/usr/bin/env\", \"btrfs\", \"subvolume\", \"snapshot\", \"/run/yoi/source\", \"/run/yoi/target/tree\"]\n")
 		run := func(strategy string, more ...string) []string {
 			return append([]string{"run", "--json", "--repo", repo.Dir, "--strategy", strategy, "--scope", "docs", "--cache", "docs/deps=docs/lock"}, more...)
 		}
