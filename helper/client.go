@@ -292,6 +292,11 @@ func (r *Remote) EvictCaches(ctx context.Context, req EvictRequest) (res EvictRe
 	return res, err
 }
 
+func (r *Remote) Changed(ctx context.Context, req ChangedRequest) (res ChangedResult, err error) {
+	err = r.callPlain(ctx, opChanged, req, &res)
+	return res, err
+}
+
 func (r *Remote) Exchange(ctx context.Context, req ExchangeRequest) error {
 	return r.callPlain(ctx, opExchange, req, nil)
 }

@@ -50,6 +50,8 @@ type Helper interface {
 	Publish(ctx context.Context, req PublishRequest) (PublishResult, error)
 	// EvictCaches frees shared caches that no allocation uses.
 	EvictCaches(ctx context.Context, req EvictRequest) (EvictResult, error)
+	// Changed lists where an overlay can differ from its pristine tree.
+	Changed(ctx context.Context, req ChangedRequest) (ChangedResult, error)
 	// Exchange gives each of two allocations the other's files.
 	Exchange(ctx context.Context, req ExchangeRequest) error
 	// Remove takes an allocation and its Workers' records away.
@@ -335,6 +337,7 @@ const (
 	opRemove      = "remove"
 	opRecover     = "recover"
 	opExchange    = "exchange"
+	opChanged     = "changed"
 	opCancel      = "cancel"
 	opImageImport = "image_import"
 	opImageRemove = "image_remove"

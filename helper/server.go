@@ -296,6 +296,13 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		}
 		r, err := h.EvictCaches(ctx, body)
 		return r, nil, err
+	case opChanged:
+		var body ChangedRequest
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		r, err := h.Changed(ctx, body)
+		return r, nil, err
 	case opExchange:
 		var body ExchangeRequest
 		if err := decodeBody(req.Body, &body); err != nil {

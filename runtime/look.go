@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
+	"encoding/base64"
 	"errors"
 	"io"
 	"os"
 	"strings"
 	"time"
 
+	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -51,7 +53,7 @@ func lookFailed(err error) bool {
 func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out io.Writer) error {
 	const op = "runtime.look"
 	m, point := a.Mounts[l.mount], a.RepositoryPoints[l.mount]
-	told, err := r.told(a, m.RepositoryID)
+	told, err := r.told(ctx, a, l)
 	if err != nil {
 		return err
 	}
@@ -89,7 +91,8 @@ func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out i
 }
 
 // told is what a look is told on its standard input.
-func (r *Runtime) told(a registry.Allocation, repo policy.RepositoryID) ([]byte, error) {
+func (r *Runtime) told(ctx context.Context, a registry.Allocation, l look) ([]byte, error) {
+	repo := a.Mounts[l.mount].RepositoryID
 	known, err := r.cache.Known(repo, string(a.ID))
 	if err != nil {
 		return nil, err
@@ -105,7 +108,30 @@ func (r *Runtime) told(a registry.Allocation, repo policy.RepositoryID) ([]byte,
 	for _, c := range collected {
 		b.WriteString("collected " + c.CommitID + "\n")
 	}
-	return b.Bytes(), nil
+	err = r.tellChanged(ctx, &b, a, l)
+	return b.Bytes(), err
+}
+
+// tellChanged names the paths at which an overlay can differ from the point, where
+// its lower layer is just the point's tree. All else takes a look at every file.
+func (r *Runtime) tellChanged(ctx context.Context, b *bytes.Buffer, a registry.Allocation, l look) error {
+	m, point := a.Mounts[l.mount], a.RepositoryPoints[l.mount]
+	if m.Strategy != policy.StrategyOverlay || len(point.Scope) > 0 || m.Tree != point.TreeKey() ||
+		(a.DirtyStatePolicy != policy.CleanPointOnly && a.DirtyStatePolicy != policy.PatchArtifact) {
+		return nil
+	}
+	c, err := r.helper.Changed(ctx, helper.ChangedRequest{AllocationID: a.ID, RepositoryID: m.RepositoryID})
+	if err != nil || !c.Known {
+		return err
+	}
+	for _, list := range []struct {
+		word  string
+		paths [][]byte
+	}{{"files", c.Files}, {"gone", c.Gone}} {
+		joined := bytes.Join(append(list.paths, nil), []byte{0}) // each is terminated
+		b.WriteString(list.word + " " + base64.StdEncoding.EncodeToString(joined) + "\n")
+	}
+	return nil
 }
 
 // capture runs an unrecorded command on an allocation.

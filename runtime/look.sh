@@ -2,7 +2,8 @@
 # workspace is mounted read-only. Arguments: what is asked, the repository, the
 # point's commit, and what the question wants besides. Standard input: objects that
 # need not be told, one to a line as "known OID", or "collected OID" for a commit
-# that the cache was given from a workspace.
+# that the cache was given from a workspace; "files LIST" and "gone LIST", where it is
+# known where alone the files can differ from the point's (NUL-terminated, base64).
 #
 # Git runs with a git directory of ours, so that no configuration, hook, attribute
 # file, graft, replacement or alternate of the Worker's takes effect even in here.
@@ -17,7 +18,7 @@ shift 3
 export HOME=/tmp LC_ALL=C GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 \
 	GIT_NO_REPLACE_OBJECTS=1 GIT_NO_LAZY_FETCH=1 GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 GIT_GRAFT_FILE=/dev/null
 tmp=/scratch/.look own=/scratch/.look/git
-mkdir -p $own/objects/info $own/objects/pack $own/refs
+mkdir -p $tmp $own/objects/info $own/objects/pack $own/refs
 echo "ref: refs/heads/none" >$own/HEAD
 version=0
 if [ ${#point} -eq 64 ]; then version=1; fi
@@ -47,6 +48,8 @@ END
 if [ $version -eq 1 ]; then printf '[extensions]\n\tobjectformat = sha256\n' >>$own/config; fi
 echo "/run/yoi/objects/$repo" >$own/objects/info/alternates
 
+cat >$tmp/told
+
 ours() { GIT_DIR=$own GIT_WORK_TREE=$PWD git "$@"; }
 # With the Worker's objects too.
 both() { GIT_DIR=$own GIT_WORK_TREE=$PWD GIT_ALTERNATE_OBJECT_DIRECTORIES=$PWD/.git/objects git "$@"; }
@@ -61,18 +64,47 @@ special() {
 	fi
 }
 
-# stage makes $tree of all files that are not ignored.
-stage() {
-	special
+# base makes the index what it was before any Worker.
+base() {
 	if [ -f "/run/yoi/base/$repo/index" ]; then
 		cp -p "/run/yoi/base/$repo/index" $own/index
 		chmod 600 $own/index
 	else
 		ours read-tree "$point"
 	fi
-	if [ -s $tmp/special ]; then ours update-index -z --force-remove --stdin <$tmp/special; fi
+}
+
+# without prints the names of the sorted list $1 that are not in $2, part of it.
+without() { sort -z "$1" "$2" "$2" | uniq -zu; }
+
+# few brings the index up to date where it is known where to look. What is unusual
+# makes it fail.
+few() {
+	grep -q '^files ' $tmp/told || return 1
+	base
+	sed -n 's/^files //p' $tmp/told | base64 -d >$tmp/few
+	sed -n 's/^gone //p' $tmp/told | base64 -d >$tmp/gone
+	if [ -s $tmp/gone ]; then
+		GIT_DIR=$own GIT_WORK_TREE=$PWD GIT_LITERAL_PATHSPECS=1 xargs -0 -a $tmp/gone git ls-files -z -- >>$tmp/few || return 1
+	fi
+	sort -zu $tmp/few -o $tmp/few
+	ours check-ignore -z --stdin <$tmp/few >$tmp/ignored || [ $? -eq 1 ] || return 1
+	if [ -s $tmp/ignored ]; then
+		without $tmp/few $tmp/ignored >$tmp/kept
+		mv $tmp/kept $tmp/few
+	fi
+	ours update-index -z --add --remove --replace --stdin <$tmp/few >&2
+}
+
+# stage makes $tree of all files that are not ignored.
+stage() {
 	partial=
-	ours add -A --sparse --ignore-errors >&2 || partial=1
+	if ! few; then
+		special
+		base
+		if [ -s $tmp/special ]; then ours update-index -z --force-remove --stdin <$tmp/special; fi
+		ours add -A --sparse --ignore-errors >&2 || partial=1
+	fi
 	tree=$(ours write-tree --missing-ok) # a partial clone lacks what lies outside the scope
 }
 
@@ -90,8 +122,7 @@ refs() {
 	find .git/logs .git/worktrees -path '*logs/*' -type f -exec cut -d' ' -f2 {} + 2>/dev/null | grep -xE '[0-9a-f]{40,64}' | grep -v '^0*$' >>$tmp/tips || :
 	sort -u $tmp/tips -o $tmp/tips
 	if [ -f .git/shallow ]; then cp .git/shallow $own/shallow; fi
-	cat >$tmp/told
-	sed 's/^[a-z]* //' $tmp/told >$tmp/known
+	sed -n 's/^known //p; s/^collected //p' $tmp/told >$tmp/known
 }
 
 # made lists commits that nobody knows of yet: rev-list's output.
@@ -127,7 +158,7 @@ tar)
 	stage
 	ours ls-files -z >$tmp/files
 	ours ls-files -z -t | sed -zn 's/^S //p' >$tmp/outside # of a scope
-	if [ -s $tmp/outside ]; then grep -zvxFf $tmp/outside $tmp/files >$tmp/inside || :; mv $tmp/inside $tmp/files; fi
+	if [ -s $tmp/outside ]; then without $tmp/files $tmp/outside >$tmp/inside; mv $tmp/inside $tmp/files; fi
 	tar --create --format=gnu --owner=0 --group=0 --numeric-owner --no-recursion --null --verbatim-files-from --files-from=$tmp/files
 	;;
 status)

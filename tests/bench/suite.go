@@ -26,4 +26,6 @@ var suite = []section{
 	{15, "first workspace from remote_snapshot, against git clone --depth 1", remoteSnapshot},
 	{16, "a run with a warm npm cache, against npm ci and cp -a", warmCache},
 	{17, "disk of the 20th workspace of 100,000 files", diskOfOneMore},
+	{18, "ws fork of 100,000 files, against a snapshot, an overlay mount and cp", forks},
+	{19, "ws diff after 10 edits in 100,000 files, against git status", diffs},
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
@@ -119,4 +120,40 @@ func TestStatusAndCommits(t *testing.T) {
 		}
 		c.discard(t, id)
 	})
+}
+
+// TestDiffOfFew: an overlay tells where to look. What git finds there is what it
+// finds by looking at every file, which a pipe in the tree makes it do.
+func TestDiffOfFew(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "disk", 0)
+	c := caller{Yoi: p.Yoi(t), source: repository(t), place: p}
+	c.repo = p.Give(t, c.source)
+	c.OK(t, "repo", "add", "--id", "small", c.repo.Dir)
+	for name, script := range map[string]string{
+		"files":      `echo x >>README.md; chmod -x run.sh; echo n >src/n; rm src/main.c; mv src/util.c "a b"; printf 'z' >"$(printf 'n\nl\377')"`,
+		"ignored":    `printf '*.o\nREADME.md\nout/\n' >.gitignore; echo x >>README.md; echo o >a.o; mkdir out; echo o >out/f; echo k >src/k`,
+		"directory":  `rm -r src`,
+		"opaque":     `rm -r src; mkdir src; echo n >src/new`,
+		"to a link":  `rm -r src; ln -s /etc src`,
+		"to a file":  `rm -r src; echo f >src`,
+		"to a tree":  `rm README.md; mkdir README.md; echo f >README.md/f`,
+		"repository": `mkdir nested; cd nested; git init -q; git -c user.name=x -c user.email=x@example.com commit -q --allow-empty -m x`,
+		"committed":  `echo x >>README.md; git commit -qam x; rm README.md; git commit -qam y`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := c.create(t, policy.StrategyOverlay)
+			c.work(t, id, script)
+			few := c.OK(t, "ws", "diff", string(id))
+			c.work(t, id, "mkdir -p every; mkfifo every/file")
+			all := c.Run(t, "ws", "diff", string(id))
+			if name == "repository" { // a pipe beside a repository is refused
+				all.Refused(t, 1, policy.CodeWorkspaceUnreadable)
+			} else if few == "" || few != all.Want(t, 0).Stdout {
+				t.Errorf("where it was told to look git finds\n%s\neverywhere\n%s", few, all.Stdout)
+			}
+			c.discard(t, id)
+		})
+	}
+	rig.Clean(t, c.Root)
 }
