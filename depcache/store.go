@@ -376,10 +376,8 @@ func diskError(op string, err error) error {
 		return nil
 	case errors.As(err, &d):
 		return err
-	case errors.Is(err, unix.ENOSPC):
-		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
-	case errors.Is(err, unix.EDQUOT):
-		return policy.Errorf(policy.CodeQuotaExceeded, op, "the Runtime root's disk quota is used up").Because(err)
+	case rootdir.NoRoom(op, err) != nil:
+		return rootdir.NoRoom(op, err)
 	}
 	return policy.Errorf(policy.CodeInternal, op, "the build cache cannot be changed").Because(err)
 }

@@ -60,10 +60,15 @@ func (c *Cache) diskFull(cmd command, stderr string) policy.Code {
 	case err != nil && !errors.Is(err, unix.EOPNOTSUPP):
 		return "" // a disk that fails in another way
 	}
-	if strings.Contains(stderr, "unable to write file ") {
-		return policy.CodeDiskFull
+	if !strings.Contains(stderr, "unable to write ") { // a "file NAME", or the "new index file"
+		return ""
 	}
-	return ""
+	// There is room again since git has removed what it had written of it. Whether it
+	// was the disk's or a quota's, something larger may tell.
+	if errors.Is(tryWrite(dir, 4<<20), unix.EDQUOT) {
+		return policy.CodeQuotaExceeded
+	}
+	return policy.CodeDiskFull
 }
 
 // tryWrite writes n bytes to an unnamed file in dir, open(2) O_TMPFILE: there is

@@ -270,10 +270,8 @@ func diskError(op string, err error) error {
 		return nil
 	case errors.As(err, &d):
 		return d
-	case errors.Is(err, unix.ENOSPC):
-		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
-	case errors.Is(err, unix.EDQUOT):
-		return policy.Errorf(policy.CodeQuotaExceeded, op, "the disk quota is used up").Because(err)
+	case rootdir.NoRoom(op, err) != nil:
+		return rootdir.NoRoom(op, err)
 	case errors.Is(err, fs.ErrNotExist):
 		return policy.Errorf(policy.CodeAllocationUnknown, op, "a part of the workspace does not exist").Because(err)
 	}

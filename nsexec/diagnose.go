@@ -101,7 +101,16 @@ func (l *launching) diagnose(f *replay.Failure) error {
 	case st.code == policy.CodeCommandNotFound:
 		return l.execFailed(f, cause)
 	}
-	d := policy.Errorf(st.code, opLaunch, "%s failed: %s", st.what, reason(f)).With("call", callName(f.NR)).Because(cause)
+	code := st.code
+	if f.NR == unix.SYS_FSCONFIG { // overlayfs writes into its work directory when it is made
+		switch f.Errno {
+		case unix.ENOSPC:
+			code = policy.CodeDiskFull
+		case unix.EDQUOT:
+			code = policy.CodeQuotaExceeded
+		}
+	}
+	d := policy.Errorf(code, opLaunch, "%s failed: %s", st.what, reason(f)).With("call", callName(f.NR)).Because(cause)
 	if st.at != "" {
 		d.With("target", st.at)
 	}

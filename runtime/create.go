@@ -380,8 +380,8 @@ func (c *creation) keepIndex(id policy.RepositoryID) error {
 		_, err = io.Copy(to, from)
 		err = errors.Join(err, to.Close())
 	}
-	if errors.Is(err, unix.ENOSPC) {
-		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
+	if d := rootdir.NoRoom(op, err); d != nil {
+		return d
 	}
 	if err != nil {
 		return policy.Errorf(policy.CodeInternal, op, "the new workspace's index cannot be kept").Because(err)
@@ -404,8 +404,8 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 	a.Evidence = b
 	c.evidence = ev
 	if err := c.writeEvidence(append(b, '\n')); err != nil {
-		if errors.Is(err, unix.ENOSPC) {
-			return a, policy.Errorf(policy.CodeDiskFull, "runtime.create", "the Runtime root's file system is full").Because(err)
+		if d := rootdir.NoRoom("runtime.create", err); d != nil {
+			return a, d
 		}
 		return a, policy.Errorf(policy.CodeInternal, "runtime.create", "the evidence cannot be written").Because(err)
 	}

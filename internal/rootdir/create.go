@@ -72,9 +72,21 @@ func (r *Root) complete() error {
 	return r.Dir.Sync()
 }
 
-func cannotMake(op, what string, err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+// NoRoom is the diagnostic of a full file system or a quota that is used up, nil
+// for every other error.
+func NoRoom(op string, err error) *policy.Diagnostic {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
 		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
+	case errors.Is(err, unix.EDQUOT):
+		return policy.Errorf(policy.CodeQuotaExceeded, op, "the disk quota is used up").Because(err)
+	}
+	return nil
+}
+
+func cannotMake(op, what string, err error) error {
+	if d := NoRoom(op, err); d != nil {
+		return d
 	}
 	return policy.Errorf(policy.CodeRuntimeRootInvalid, op, "%s cannot be made", what).Because(err)
 }

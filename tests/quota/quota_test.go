@@ -3,6 +3,7 @@ package quota
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -56,22 +57,38 @@ func TestHard(t *testing.T) {
 	}
 }
 
-// TestFullQuotaWhileMaking: a tree that does not fit is a diagnostic, and nothing
-// half-made is left.
-func TestFullQuotaWhileMaking(t *testing.T) {
+// TestFullQuotaAtEachStep makes workspaces under limits that are used up a little
+// later each time: while the directories are made, the tree, git's files, the
+// evidence, the Worker's own files. Each is a diagnostic, and nothing half-made is
+// left.
+func TestFullQuotaAtEachStep(t *testing.T) {
 	testenv.Root(t)
 	p := rig.NewPlace(t, "btrfs", 0)
 	rig.EnableQuota(t, p.Dir, "qgroup")
 	repo := p.Give(t, testenv.RepoSmall(t))
-	if err := os.WriteFile(filepath.Join(repo.Dir, "big"), []byte(strings.Repeat("0123456789abcdef", 1<<16)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(repo.Dir, "big"), []byte(strings.Repeat("0123456789abcdef", 1<<14)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	repo.Git(t, "add", ".")
 	repo.Git(t, "commit", "-q", "-m", "big")
 	y := p.Yoi(t)
-	y.Run(t, "run", "--repo", repo.Dir, "--strategy", "git_worktree", "--disk", "256K", "--", "true").Refused(t, 125, policy.CodeQuotaExceeded)
-	rig.Clean(t, y.Root)
-	y.OK(t, "run", "--repo", repo.Dir, "--strategy", "git_worktree", "--disk", "8M", "--", "true")
+	for _, s := range []policy.StrategyName{policy.StrategyGitWorktree, policy.StrategyOverlay} {
+		refused, made := 0, 0
+		for kib := 64; kib <= 704; kib += 64 {
+			r := y.Run(t, "run", "--repo", repo.Dir, "--strategy", string(s), "--disk", strconv.Itoa(kib)+"K", "--hard-quota", "--", "true")
+			if r.Code == 0 {
+				made++
+			} else {
+				r.Refused(t, 125, policy.CodeQuotaExceeded)
+				refused++
+			}
+			rig.Clean(t, y.Root)
+		}
+		t.Logf("%s: %d refused, %d made", s, refused, made)
+		if made == 0 || (refused == 0 && s == policy.StrategyGitWorktree) {
+			t.Errorf("%s: %d refused, %d made: not each step was tried", s, refused, made)
+		}
+	}
 }
 
 // TestNoHardQuota: where nothing enforces it, a hard quota stops the launch.
