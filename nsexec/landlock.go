@@ -54,7 +54,9 @@ const (
 // rulesetAttr is struct landlock_ruleset_attr, as long as ABI 6 has it. Kernels
 // before take a longer one whose unknown end is zero (landlock_create_ruleset(2)).
 type rulesetAttr struct {
-	fs, net, scoped uint64
+	fs     uint64
+	_      uint64 // of TCP: nothing is restricted
+	scoped uint64
 }
 
 // pathBeneathAttr is the packed struct landlock_path_beneath_attr.
