@@ -82,6 +82,7 @@ func TestSnapshotMakesTheSameTree(t *testing.T) {
 		"attributes": testenv.Commit(t, testenv.RepoSmall(t), "eol", map[string]*testenv.Entry{
 			".gitattributes": {Data: "*.txt eol=crlf\n"}, "dos.txt": {Data: "a\nb\n"},
 		}),
+		"sha256": sha256Repo(t),
 		"large": testenv.Commit(t, testenv.RepoSmall(t), "large", map[string]*testenv.Entry{
 			"one": {Data: strings.Repeat("0123456789abcdef", 100_000)}, "two": {Data: strings.Repeat("0123456789abcdef", 100_000), Mode: "100755"},
 		}),
@@ -247,4 +248,16 @@ func TestImportOnFullDisk(t *testing.T) {
 		wantCode(t, err, policy.CodeDiskFull)
 		noLeftovers(t, i.fixture)
 	}
+}
+
+func sha256Repo(t *testing.T) testenv.Repo {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "sha256")
+	testenv.Git(t, "", "init", "--quiet", "--object-format=sha256", "--initial-branch=main", dir)
+	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("content\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Git(t, dir, "add", "f")
+	testenv.Git(t, dir, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "sha256")
+	return testenv.Repo{Dir: dir}
 }
