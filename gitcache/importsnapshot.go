@@ -292,7 +292,7 @@ func (im *snapshotImport) objects(ctx context.Context, rd *snapshot.Reader) erro
 			env:    []string{"GIT_DIR=" + im.gitDir()},
 			input:  in,
 			locks:  []*lockFile{im.lock},
-			writes: true,
+			writes: true, bounded: true,
 		})
 		in.CloseWithError(errGitEnded)
 		done <- err
