@@ -3,6 +3,7 @@ package results
 import (
 	"testing"
 
+	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
@@ -99,4 +100,29 @@ func TestSnapshotAndRollback(t *testing.T) {
 		}
 		c.discard(t, id)
 	})
+}
+
+// TestSeveralRepositories: reports tell of each, what is about one names it, and a
+// fork has them all.
+func TestSeveralRepositories(t *testing.T) {
+	testenv.Root(t)
+	p := rig.NewPlace(t, "disk", rig.Ordinary)
+	c := caller{Yoi: p.Yoi(t), source: repository(t), place: p}
+	c.OK(t, "repo", "add", "--id", "small", p.Give(t, c.source).Dir)
+	c.OK(t, "repo", "add", "--id", "other", p.Give(t, c.source).Dir)
+	var ws, fork runtime.Workspace
+	c.json(t, &ws, "ws", "create", "small", "other@tag:v1")
+	c.work(t, ws.ID, "echo x >>README.md; cd ../other; echo y >y; git add y; git commit -q -m y")
+	c.json(t, &fork, "ws", "fork", string(ws.ID))
+	c.discard(t, ws.ID)
+	var rep runtime.DiffReport
+	c.json(t, &rep, "ws", "diff", string(fork.ID))
+	if len(rep.Repositories) != 2 || rep.Repositories[0].Files[0].Path != "README.md" || rep.Repositories[1].Files[0].Path != "y" {
+		t.Errorf("the fork differs by %+v", rep)
+	}
+	c.Run(t, "ws", "collect", "--as", "y", string(fork.ID)).Refused(t, 1, policy.CodeBadRequest)
+	c.OK(t, "ws", "collect", "--as", "y", "--repository", "other", string(fork.ID))
+	c.OK(t, "repo", "drop", "other", "y")
+	c.discard(t, fork.ID)
+	rig.Clean(t, c.Root)
 }
