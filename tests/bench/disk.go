@@ -121,16 +121,22 @@ func diskOfOneMore(r *room) {
 		r.must(json.Unmarshal([]byte(r.yoi(root, "ws", "evidence", string(ws.ID))), &ev))
 		r.settle(fs)
 		grown := r.used(fs) - before
-		m := cow.NewMeter()
-		r.must(m.Add(r.ctx, r.open(filepath.Join(root, "execution-workspaces")), string(ws.ID)))
-		own := float64(m.Usage().Exclusive)
+		own := float64(r.account(filepath.Join(root, "execution-workspaces"), string(ws.ID)).Exclusive)
+		tree := float64(r.account(filepath.Join(root, "repository-cache/git/bench/trees"), ev.Points[0].TreeID).Referenced)
 		r.add(row{
 			What:    fmt.Sprintf("disk of the %dth workspace, %s files, %s on %s", nth, thousands(n), w.strategy, w.fs),
-			Against: "the tree's own bytes", Target: w.target, Ratio: own / float64(ev.Bytes), Met: own/float64(ev.Bytes) <= w.target,
-			Own: own / (1 << 20), Peer: float64(ev.Bytes) / (1 << 20), Unit: "MiB", Runs: 1,
+			Against: "the tree's own bytes, by the same account", Target: w.target, Ratio: own / tree, Met: own/tree <= w.target,
+			Own: own / (1 << 20), Peer: tree / (1 << 20), Unit: "MiB", Runs: 1,
 		})
 		r.fact(fmt.Sprintf("%s on %s: the file system grew by, inodes and all", w.strategy, w.fs), float64(grown)/(1<<20), "MiB")
 	}
+}
+
+// account is what a directory occupies.
+func (r *room) account(parent, name string) cow.Usage {
+	m := cow.NewMeter()
+	r.must(m.Add(r.ctx, r.open(parent), name))
+	return m.Usage()
 }
 
 // used is what statfs(2) says is not free.
