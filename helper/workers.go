@@ -110,6 +110,19 @@ func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource
 // finish records a Worker's end. Its directory stays, since it holds the
 // outcome, unless the Worker was transient.
 func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resource) {
+	l.mu.Lock()
+	if l.closed {
+		// The ledger may be closed already: the next process finds the outcome.
+		l.mu.Unlock()
+		w.outcome, w.err = o, err
+		close(w.done)
+		closeAll(w.teardown)
+		w.pidfd.Close()
+		return
+	}
+	l.reclaim.Add(1)
+	l.mu.Unlock()
+	defer l.reclaim.Done()
 	var gone []ledger.Resource
 	for _, r := range rs {
 		switch {
@@ -146,16 +159,12 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 		l.ended[w.id] = w
 	}
 	takeDown := l.beginTeardown(w)
-	keep := !w.transient && !l.closed
-	if keep {
-		l.reclaim.Add(1)
-	}
+	closing := l.closed
 	l.mu.Unlock()
 	close(w.done)
 	takeDown()
 	w.pidfd.Close()
-	if keep {
-		defer l.reclaim.Done()
+	if !w.transient && !closing {
 		l.syncOutcome(w.id)
 	}
 }
