@@ -145,8 +145,10 @@ func (l *Local) strategies(ctx context.Context) (*cow.Table, error) {
 	if l.table != nil {
 		return l.table, nil
 	}
-	const owner = "probe"
-	r := newResource(ledger.KindDirectory, owner, rootdir.Tmp+"/"+policy.NewID("probe-"))
+	// An owner of its own: recovery leaves what this process is at work on alone, and
+	// a dead one's probe is somebody else's.
+	owner := policy.AllocationID(policy.NewID("probe-"))
+	r := newResource(ledger.KindDirectory, owner, rootdir.Tmp+"/"+string(owner))
 	if err := l.intend(ctx, owner, r); err != nil {
 		return nil, err
 	}

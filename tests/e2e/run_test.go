@@ -282,6 +282,7 @@ func TestDirectLegacyMount(t *testing.T) {
 func TestDoctorAndLedger(t *testing.T) {
 	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
 		y.OK(t, "run", "--repo", repo.Dir, "--", "true")
+		y.Env = append(y.Env, "YOI_LAYERS="+rig.Program(t, "yoi-layers")) // beside it as installed
 		for _, args := range [][]string{{"doctor"}, {"ledger", "show"}, {"ledger", "verify"}, {"ledger", "replay"}, {"gc"}, {"repo", "list"}, {"ws", "list"}, {"worker", "list"}} {
 			code := 0
 			if args[0] == "doctor" && y.UID != 0 {
