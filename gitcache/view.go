@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // A view is a git directory of ours that stands for a source's: HEAD is copied,
@@ -103,16 +105,21 @@ func readHead(path string) ([]byte, error) {
 	return readSmall(path, 4096)
 }
 
+// ensureLink is for concurrent callers: whoever returns finds the link there.
 func ensureLink(path, target string) error {
 	if have, err := os.Readlink(path); err == nil && have == target {
 		return nil
 	}
-	tmp := path + ".tmp"
-	_ = os.Remove(tmp)
-	if err := os.Symlink(target, tmp); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Symlink(target, path)
+	if err == nil || !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a concurrent caller did the same
+	tmp := path + ".tmp-" + policy.NewID("")
+	if err := os.Symlink(target, tmp); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		_ = os.Remove(tmp)
 		return err
 	}
 	return nil
