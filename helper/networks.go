@@ -3,6 +3,7 @@ package helper
 import (
 	"os"
 	"sync"
+	"time"
 
 	"yoi.dev/yoi-runtime/nsexec"
 )
@@ -54,12 +55,18 @@ func (n *networks) take() (*os.File, error) {
 		f, n.ready = n.ready[last], n.ready[:last]
 	}
 	n.mu.Unlock()
-	n.prepare(n.spare)
+	if n.spare > 0 {
+		time.AfterFunc(refillDelay, func() { n.prepare(n.spare) })
+	}
 	if f != nil {
 		return f, nil
 	}
 	return nsexec.NewNetwork()
 }
+
+// refillDelay lets the launch that took a namespace go first: making one takes
+// the same locks of the kernel.
+const refillDelay = 5 * time.Millisecond
 
 func (n *networks) close() {
 	n.mu.Lock()
