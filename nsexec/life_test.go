@@ -227,6 +227,7 @@ func TestCancel(t *testing.T) {
 func filteredLauncher() {
 	var nr, errno uint32
 	fmt.Sscan(os.Args[1], &nr, &errno)
+	makeThreads(16)
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		fmt.Println(err)
@@ -247,6 +248,26 @@ func filteredLauncher() {
 	}
 	o, err := p.Wait(context.Background())
 	fmt.Println("exit", o.ExitCode, err)
+}
+
+// makeThreads has the runtime make its threads now: under a filter that refuses
+// clone3 the C library could make no more, and that would end the process.
+func makeThreads(n int) {
+	var wg sync.WaitGroup
+	arrived, leave := make(chan bool), make(chan bool)
+	for range n {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			arrived <- true
+			<-leave
+		})
+	}
+	for range n {
+		<-arrived
+	}
+	close(leave)
+	wg.Wait()
 }
 
 func TestMissingKernelFeatures(t *testing.T) {
