@@ -403,19 +403,24 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 	}
 	a.Evidence = b
 	c.evidence = ev
-	if err := c.writeEvidence(append(b, '\n')); err != nil {
+	// Both wait for the disk, at once: neither counts before the workspace is kept.
+	written := make(chan error, 1)
+	go func() { written <- c.writeEvidence(append(b, '\n')) }()
+	if err = c.r.registry.PutAllocation(ctx, a); err == nil {
+		c.undo = append(c.undo, func(ctx context.Context) error {
+			_, err := c.r.registry.SetAllocationStatus(ctx, a.ID, registry.AllocationFailed, a.Status)
+			return err
+		})
+	}
+	if err := <-written; err != nil {
 		if d := rootdir.NoRoom("runtime.create", err); d != nil {
 			return a, d
 		}
 		return a, policy.Errorf(policy.CodeInternal, "runtime.create", "the evidence cannot be written").Because(err)
 	}
-	if err := c.r.registry.PutAllocation(ctx, a); err != nil {
+	if err != nil {
 		return a, err
 	}
-	c.undo = append(c.undo, func(ctx context.Context) error {
-		_, err := c.r.registry.SetAllocationStatus(ctx, a.ID, registry.AllocationFailed, a.Status)
-		return err
-	})
 	if c.ephemeral {
 		return a, nil
 	}
