@@ -97,7 +97,7 @@ func (r *repo) fetchLocked(ctx context.Context, src Source, l *lockFile) (FetchR
 				return FetchReport{}, err
 			}
 			created = true
-		} else if err := r.mendPins(); err != nil {
+		} else if err := r.mendRefs(ctx); err != nil {
 			return FetchReport{}, diskError(opFetch, "a pin cannot be written", err)
 		}
 	}

@@ -96,3 +96,37 @@ func TestFailedHoldHoldsNothing(t *testing.T) {
 		noLeftovers(t, f)
 	}
 }
+
+// Recovery unpins for the dead while a fetch mends what the crash may have
+// emptied: a pin that is gone stays gone.
+func TestUnpinWhileMending(t *testing.T) {
+	f := newFixture(t)
+	src := f.source(testenv.RepoSmall(t).Dir)
+	p := f.resolve(src, "HEAD")
+	r, err := f.repo(src.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		holder := "ws-" + strconv.Itoa(i)
+		if err := f.Pin(t.Context(), p, holder); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				if err := r.mendRefs(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err := f.Unpin(t.Context(), src.ID, p.CommitID, holder); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if exists(f.bare("small") + "/" + pinRef(holder, p.CommitID)) {
+			t.Fatalf("the pin of %s is back", holder)
+		}
+	}
+	noLeftovers(t, f)
+}

@@ -135,7 +135,7 @@ func (r *repo) importLocked(ctx context.Context, src Source, digest string, scop
 			created = true
 			aside, err = r.setAside()
 		} else if err == nil {
-			err = r.mendPins()
+			err = r.mendRefs(ctx)
 		}
 		if err != nil {
 			return none, mark{}, diskError(opImport, "the mirror cannot be mended", err)

@@ -116,6 +116,12 @@ func (c *Cache) Unpin(ctx context.Context, id policy.RepositoryID, commit, holde
 }
 
 func (r *repo) unpin(ctx context.Context, holder, commit string) error {
+	switch l, err := lock(ctx, r.path("pins.lock"), unix.LOCK_SH); { // mending would bring it back
+	case err == nil:
+		defer l.unlock()
+	case !errors.Is(err, fs.ErrNotExist): // without a repository there is nothing to mend
+		return err
+	}
 	if err := r.c.removeTemporary(ctx, r.path("pending"), pendingPin(holder)); err != nil {
 		return err
 	}
@@ -179,8 +185,18 @@ func (r *repo) pins() ([]pin, error) {
 	return out, err
 }
 
+// mendRefs is mendPins with no pin coming or going meanwhile.
+func (r *repo) mendRefs(ctx context.Context) error {
+	l, err := lock(ctx, r.path("pins.lock"), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer l.unlock()
+	return r.mendPins()
+}
+
 // mendPins writes again what refs of pins and of collected commits a crash or a
-// hand has emptied or removed.
+// hand has emptied or removed. The caller has pins.lock to itself.
 func (r *repo) mendPins() error {
 	pins, err := r.pins()
 	for _, p := range pins {
