@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -163,7 +164,7 @@ func (l *Local) countBase(ctx context.Context, id policy.AllocationID) error {
 }
 
 // guardQuota measures a Worker's allocation until the Worker ends, if its quota is
-// held that way.
+// held that way: once at least, also where this process is about to end.
 func (l *Local) guardQuota(w *worker) {
 	if w.transient {
 		return // the Runtime's own, on a workspace mounted read-only
@@ -176,12 +177,21 @@ func (l *Local) guardQuota(w *worker) {
 	if r.QuotaEvidence.Bytes != policy.QuotaMeasured && r.QuotaEvidence.Inodes != policy.QuotaMeasured {
 		return
 	}
-	go l.measure(w, r)
+	measured := func() {}
+	l.mu.Lock()
+	if !l.closed {
+		l.reclaim.Add(1)
+		measured = sync.OnceFunc(l.reclaim.Done)
+	}
+	l.mu.Unlock()
+	go l.measure(w, r, measured)
 }
 
-func (l *Local) measure(w *worker, r quotaRecord) {
+// measure calls measured when it has acted on its first measurement.
+func (l *Local) measure(w *worker, r quotaRecord, measured func()) {
+	defer measured()
 	partial := 0
-	for pause := firstMeasure; ; {
+	for {
 		began := time.Now()
 		u, err := l.Usage(context.Background(), w.allocation)
 		if err != nil {
@@ -199,7 +209,8 @@ func (l *Local) measure(w *worker, r quotaRecord) {
 			l.stopExceeding(w, over)
 			return
 		}
-		pause = min(max(firstMeasure, 10*time.Since(began)), longestMeasure)
+		measured()
+		pause := min(max(firstMeasure, 10*time.Since(began)), longestMeasure)
 		select {
 		case <-w.done:
 			return

@@ -105,13 +105,20 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 
 // WaitWorker returns once a Worker has ended and its outcome is recorded.
 func (r *Runtime) WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, error) {
-	for {
+	for first := true; ; first = false {
 		w, err := r.workerRecord(ctx, id)
 		if err != nil {
 			return Worker{}, err
 		}
 		if w.Status != registry.WorkerRunning && w.Status != registry.WorkerStarting {
 			return r.workerView(ctx, w, nil), nil
+		}
+		if first && !r.daemon {
+			// Whoever started it may be gone. A daemon has adopted it at its start; this
+			// process does now, and so goes on with what the other did, measuring say.
+			if _, err := r.Recover(ctx); err != nil && !errors.Is(err, policy.CodeLedgerBusy) {
+				return Worker{}, err
+			}
 		}
 		if _, err := r.helper.Wait(ctx, id); err != nil && !errors.Is(err, policy.CodeUnavailable) {
 			return Worker{}, err

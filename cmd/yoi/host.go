@@ -70,7 +70,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", Short: "Say what this host can do, and what to change",
 		Long:    "Say what this host can do.\n\nExit codes: 0 all well; 3 something is degraded; 4 something needed is missing.",
-		Example: "  yoi doctor\n  yoi doctor --runtime-root /srv/yoi --json",
+		Example: "  yoi doctor\n  yoi doctor --runtime-root /var/lib/yoi --json",
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd.Context(), func(s runtime.Service) error {

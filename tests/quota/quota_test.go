@@ -202,3 +202,37 @@ func TestFork(t *testing.T) {
 		t.Errorf("in the fork: %q", out)
 	}
 }
+
+// TestMeasuredWithoutADaemon: the process that started a Worker measures at least
+// once, and the one that waits for it goes on measuring.
+func TestMeasuredWithoutADaemon(t *testing.T) {
+	testenv.Root(t)
+	for _, uid := range []int{0, rig.Ordinary} {
+		for name, command := range map[string]string{
+			"too much already": "sleep 60",
+			"too much later":   "sleep 1; head -c 4000000 /dev/urandom >more; sleep 60",
+		} {
+			t.Run(name+"/"+strconv.Itoa(uid), func(t *testing.T) {
+				p := rig.NewPlace(t, "disk", uid)
+				machine := rig.Before(t)
+				y := p.Yoi(t)
+				y.OK(t, "repo", "add", "--id", "app", p.Give(t, testenv.RepoSmall(t)).Dir)
+				var ws runtime.Workspace
+				y.Run(t, "ws", "create", "app", "--json", "--strategy", "overlay", "--disk", "2M").Want(t, 0).JSON(t, &ws)
+				var w runtime.Worker
+				if name == "too much already" {
+					y.Run(t, "worker", "spawn", "--json", string(ws.ID), "--", "sh", "-c", "head -c 4000000 /dev/urandom >f").Want(t, 0).JSON(t, &w)
+					y.OK(t, "worker", "wait", string(w.ID))
+				}
+				y.Run(t, "worker", "spawn", "--json", string(ws.ID), "--", "sh", "-c", command).Want(t, 0).JSON(t, &w)
+				y.Run(t, "worker", "wait", "--json", string(w.ID)).Want(t, 0).JSON(t, &w)
+				if w.Outcome == nil || w.Outcome.Exceeded != "disk_bytes" || w.Outcome.Lost {
+					t.Errorf("the outcome is %+v", w.Outcome)
+				}
+				y.OK(t, "ws", "rm", "--discard", string(ws.ID))
+				rig.Clean(t, y.Root)
+				machine.Unchanged(t)
+			})
+		}
+	}
+}
