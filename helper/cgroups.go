@@ -32,6 +32,18 @@ func (l *Local) cgroupTree() (*cgroup.Tree, error) {
 	return l.cgroups, nil
 }
 
+// PrepareGroups is for a process that launches many Workers, before the first: one
+// that was launched without limits would be in the way of those with limits later.
+// That there are no control groups is no failure until a limit needs one.
+func (l *Local) PrepareGroups() {
+	switch t, err := l.cgroupTree(); {
+	case err != nil:
+		l.log.Warn("no limits of all of a worker's processes together", "error", err)
+	case t.Version == 0:
+		l.log.Info("no limits of all of a worker's processes together", "reason", t.Reason)
+	}
+}
+
 // groupLimits are the limits of all of a Worker's processes together.
 func (l *Local) groupLimits(p policy.Limits) (cgroup.Limits, error) {
 	g := cgroup.Limits{

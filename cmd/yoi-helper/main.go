@@ -131,6 +131,7 @@ func run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
+	h.PrepareGroups()
 	if _, err := h.Recover(ctx); err != nil {
 		return err
 	}

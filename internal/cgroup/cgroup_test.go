@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -98,6 +99,62 @@ broken
 	}
 	if n := value("low 3\noom_kill 7\noom_kill_disable 0\n", "oom_kill"); n != 7 {
 		t.Errorf("oom_kill %d", n)
+	}
+}
+
+// The choice of a place on v2, on directories that look like it.
+func TestUnified(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		own         string
+		controllers string // of own; "-" for no such group
+		delegated   string // the group that bears the mark
+		want        string // where groups are made; "" for nowhere
+	}{
+		{"delegated", "/yoi.slice/helper", "cpu memory pids hugetlb", "/yoi.slice/helper", "/yoi.slice/helper"},
+		{"a subgroup of what is delegated", "/yoi.slice/helper/yoi-self", "cpu memory", "/yoi.slice/helper", "/yoi.slice/helper"},
+		{"somebody else's", "/user.slice/session", "cpu memory pids", "", ""},
+		{"without controllers", "/yoi.slice/helper", "", "/yoi.slice/helper", ""},
+		{"out of sight", "/elsewhere", "-", "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root := t.TempDir()
+			file := func(name, content string) {
+				t.Helper()
+				if err := errors.Join(os.MkdirAll(path.Dir(root+name), 0o755), os.WriteFile(root+name, []byte(content), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.controllers != "-" {
+				file(test.own+"/cgroup.controllers", test.controllers+"\n")
+			}
+			if d := test.delegated; d != "" {
+				file(d+"/cgroup.subtree_control", "")
+				file(d+"/"+leaf+"/cgroup.procs", "")
+				if err := unix.Setxattr(root+d, "user.delegate", []byte("1"), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tree := &Tree{dirs: make(map[string]string)}
+			if err := tree.useV2(hierarchy{point: root, root: "/"}, test.own); err != nil {
+				t.Fatal(err)
+			}
+			if test.want == "" {
+				if tree.Version != 0 || tree.Reason == "" || tree.Fix == "" {
+					t.Errorf("%+v", tree)
+				}
+				return
+			}
+			if tree.Version != 2 || tree.dirs[""] != root+test.want || len(tree.Controllers) == 0 || slices.Contains(tree.Controllers, "hugetlb") {
+				t.Errorf("%+v", tree)
+			}
+			if moved, err := os.ReadFile(root + test.delegated + "/" + leaf + "/cgroup.procs"); err != nil || (string(moved) == "0") != (test.own == test.delegated) {
+				t.Errorf("moved itself: %q, %v", moved, err)
+			}
+			if dirs := tree.Plan("yoi-wk-1", Limits{Tasks: 1}); len(dirs) != 1 || dirs[""] != root+test.want+"/yoi-wk-1" {
+				t.Errorf("plan %v", dirs)
+			}
+		})
 	}
 }
 

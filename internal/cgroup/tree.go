@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -39,7 +40,8 @@ type hierarchy struct {
 // Find looks at the mounted hierarchies and at this process' place in them. On v2
 // it may move this process into a leaf of its delegated group, since a group with
 // processes of its own cannot have limited children (cgroup-v2.rst, "No Internal
-// Process Constraint").
+// Process Constraint"). So it comes before this process has children: they are
+// born where it is.
 func Find() (*Tree, error) {
 	mounted, err := hierarchies("/proc/self/mountinfo")
 	if err != nil {
@@ -95,6 +97,10 @@ func (t *Tree) useV2(h hierarchy, own string) error {
 	}
 	dir := path.Join(h.point, at)
 	available, err := os.ReadFile(dir + "/cgroup.controllers")
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Reason, t.Fix = "this process' control group is not in the mounted hierarchy", "Mount cgroup2 in this container."
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -140,7 +146,7 @@ func (t *Tree) useV2(h hierarchy, own string) error {
 const leaf = "yoi-self"
 
 func moveSelf(dir string) error {
-	if err := os.Mkdir(dir+"/"+leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(dir+"/"+leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return write(dir+"/"+leaf+"/cgroup.procs", "0")
