@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -230,6 +232,69 @@ func TestBombs(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCode(t, readAll(b.Bytes(), digest, policy.SnapshotLimits{}), policy.CodeSnapshotTooLarge)
+}
+
+// TestLongPaths are archives of a few bytes whose paths, written out, are more
+// memory than a host has.
+func TestLongPaths(t *testing.T) {
+	name := strings.Repeat("n", maxName)
+	g := Graph{Root: "0", trees: map[string][]TreeEntry{}}
+	for i := range 200 {
+		g.trees[strconv.Itoa(i)] = []TreeEntry{{Mode: modeDir, Name: name, OID: strconv.Itoa(i + 1)}}
+	}
+	for i := range 50_000 {
+		g.trees["200"] = append(g.trees["200"], TreeEntry{Mode: modeRegular | 0o644, Name: fmt.Sprintf("%06d", i), OID: "blob"})
+	}
+	_, _, err := g.Places(nil, 100_000)
+	wantCode(t, err, policy.CodeSnapshotTooLarge)
+
+	repo := testenv.RepoSmall(t)
+	var raw []string
+	path := ""
+	for range 250 {
+		path += name
+		raw = append(raw, dir(path))
+		path += "/"
+	}
+	for i := range 1_000 {
+		raw = append(raw, plain(path+fmt.Sprintf("%06d", i), ""))
+	}
+	archive, digest := entries(t, repo, raw...)
+	wantCode(t, readAll(archive, digest, policy.SnapshotLimits{MaxRatio: 1 << 20, MaxFiles: 100_000}), policy.CodeSnapshotTooLarge)
+}
+
+// TestEndlessFrames: what unpacks to nothing is bounded too, for whoever keeps it.
+func TestEndlessFrames(t *testing.T) {
+	skipped := append([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 1, 0}, make([]byte, 1<<16)...) // RFC 8878, 3.1.2
+	from := &endless{part: skipped, left: 1000}
+	r, err := NewReader(from, policy.SnapshotLimits{MaxBytes: 1 << 20})
+	if err == nil {
+		r.Close()
+	}
+	wantCode(t, err, policy.CodeSnapshotTooLarge)
+	if from.left < 900 {
+		t.Errorf("only %d parts were left", from.left)
+	}
+}
+
+// endless gives one part again and again.
+type endless struct {
+	part []byte
+	at   int
+	left int
+}
+
+func (e *endless) Read(b []byte) (int, error) {
+	if e.at == len(e.part) {
+		e.at = 0
+		e.left--
+	}
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, e.part[e.at:])
+	e.at += n
+	return n, nil
 }
 
 // FuzzReader feeds the reader: it must end, with a diagnostic or the digest.

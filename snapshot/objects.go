@@ -17,6 +17,13 @@ import (
 // memory: a million files need some 60 MB.
 const maxTrees = 256 << 20
 
+// maxPaths bounds the bytes of all paths of a tree together, which are kept in
+// memory too: nested directories of long names give every file a long one.
+func maxPaths(files int64) int64 {
+	const honest = 256 // bytes of a path, on average
+	return honest * min(max(files, 4096), 1<<40)
+}
+
 // TreeEntry is one name in a tree object.
 type TreeEntry struct {
 	Mode uint32
@@ -231,20 +238,24 @@ type PlacedFile struct {
 
 // Places lists the tree's files by the raw id of their blob, each in the order
 // of the paths, and the submodules. Only what is inside the scope is listed. A
-// tree of trees can name more paths than any disk holds, so it stops at max.
-func (g *Graph) Places(scope policy.Scope, max int64) (files map[string][]PlacedFile, gitlinks []string, err error) {
+// tree of trees can name more paths than any disk holds, so it stops at most, and
+// where the paths are longer than those of so many files are.
+func (g *Graph) Places(scope policy.Scope, most int64) (files map[string][]PlacedFile, gitlinks []string, err error) {
 	files = make(map[string][]PlacedFile)
-	n := int64(0)
+	n, bytes := int64(0), int64(0)
 	var walk func(prefix string, oid string, depth int) error
 	walk = func(prefix, oid string, depth int) error {
 		if depth > 2048 {
 			return policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the snapshot's tree is deeper than 2048 directories")
 		}
 		for _, e := range g.trees[oid] {
-			if n++; n > max {
-				return policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the snapshot's tree has more than %d files", max)
+			if n++; n > most {
+				return policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the snapshot's tree has more than %d files", most)
 			}
 			path := prefix + e.Name
+			if bytes += int64(len(path)); bytes > maxPaths(most) {
+				return policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the paths of the snapshot's tree are longer than %d bytes together", maxPaths(most))
+			}
 			switch {
 			case e.isTree():
 				if scope.Touches(path) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"hash"
 	"io"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -32,24 +33,35 @@ type Reader struct {
 	body   *body
 	order  order
 	files  int64
+	paths  int64 // bytes of the entries' paths
 	ended  bool
 }
 
-// source counts what comes from the store and keeps its error, which the
-// decoder would hide behind its own.
+// source counts what comes from the store, bounds it, and keeps its error, which
+// the decoder would hide behind its own. The decoder reads ahead in a goroutine.
 type source struct {
 	r   io.Reader
-	n   int64
-	err error
+	max int64
+	n   atomic.Int64
+	err atomic.Pointer[error]
 }
 
 func (s *source) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
-	s.n += int64(n)
+	if s.n.Add(int64(n)) > s.max && err == nil {
+		err = policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the snapshot is larger than %d bytes as it comes from the store", s.max)
+	}
 	if err != nil && err != io.EOF {
-		s.err = err
+		s.err.CompareAndSwap(nil, &err)
 	}
 	return n, err
+}
+
+// maxReceived is what an archive of that size can take at most: zstd adds three
+// bytes to a block that does not become smaller. A frame may be followed by ones
+// that unpack to nothing, without end.
+func maxReceived(unpacked int64) int64 {
+	return min(unpacked, 1<<60) + min(unpacked, 1<<60)>>10 + 1<<20
 }
 
 // unpacked is the archive inside its frame: hashed, counted, bounded.
@@ -66,7 +78,7 @@ func (u *unpacked) Read(b []byte) (int, error) {
 	if u.n > u.r.limits.MaxBytes {
 		return n, policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the snapshot is larger than %d bytes", u.r.limits.MaxBytes)
 	}
-	if received := max(u.r.src.n, 1); u.n > 64<<20 && u.n/received > u.r.limits.MaxRatio {
+	if received := max(u.r.src.n.Load(), 1); u.n > 64<<20 && u.n/received > u.r.limits.MaxRatio {
 		return n, policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the snapshot unpacks to more than %d times what was received", u.r.limits.MaxRatio)
 	}
 	if err != nil && err != io.EOF {
@@ -77,8 +89,8 @@ func (u *unpacked) Read(b []byte) (int, error) {
 
 func (r *Reader) decodeError(err error) error {
 	switch {
-	case r.src.err != nil:
-		return r.src.err
+	case r.src.err.Load() != nil:
+		return *r.src.err.Load()
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return truncated(err)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
@@ -93,7 +105,8 @@ func truncated(err error) *policy.Diagnostic {
 
 // NewReader reads the header. Close frees the decoder.
 func NewReader(from io.Reader, limits policy.SnapshotLimits) (*Reader, error) {
-	r := &Reader{src: &source{r: from}, sum: sha256.New(), limits: limits.Normalize()}
+	limits = limits.Normalize()
+	r := &Reader{src: &source{r: from, max: maxReceived(limits.MaxBytes)}, sum: sha256.New(), limits: limits}
 	var err error
 	if r.z, err = zstd.NewReader(r.src, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true)); err != nil {
 		return nil, invalid("cannot be decompressed").Because(err)
@@ -158,7 +171,7 @@ func (r *Reader) short(err error) error {
 func (r *Reader) Header() Header { return r.header }
 
 // Received is how many bytes have been read from the source.
-func (r *Reader) Received() int64 { return r.src.n }
+func (r *Reader) Received() int64 { return r.src.n.Load() }
 
 // Object is one git object. Read ends with an error if the content is not that
 // of OID. It is valid until the next call to the Reader.
@@ -337,6 +350,9 @@ func (r *Reader) Entry() (*Entry, io.Reader, error) {
 	}
 	if err := r.fields(e); err != nil {
 		return nil, nil, err
+	}
+	if r.paths += int64(len(e.Path)); r.paths > maxPaths(r.limits.MaxFiles) {
+		return nil, nil, policy.Errorf(policy.CodeSnapshotTooLarge, opRead, "the paths of the snapshot's files are longer than %d bytes together", maxPaths(r.limits.MaxFiles))
 	}
 	if err := checkEntry(e); err != nil {
 		return nil, nil, err
