@@ -266,6 +266,10 @@ func (t *treeImport) blob(ctx context.Context, o *snapshot.Object, pack func(io.
 		return pack(o)
 	}
 	if o.Size > 1<<20 {
+		if t.attrs[o.OID] { // nobody writes one of that size: git may read it
+			t.abandon(ctx)
+			return pack(o)
+		}
 		return t.largeBlob(o, places, pack)
 	}
 	data, err := io.ReadAll(o)

@@ -82,6 +82,9 @@ func TestSnapshotMakesTheSameTree(t *testing.T) {
 		"attributes": testenv.Commit(t, testenv.RepoSmall(t), "eol", map[string]*testenv.Entry{
 			".gitattributes": {Data: "*.txt eol=crlf\n"}, "dos.txt": {Data: "a\nb\n"},
 		}),
+		"large attributes": testenv.Commit(t, testenv.RepoSmall(t), "eol", map[string]*testenv.Entry{
+			".gitattributes": {Data: strings.Repeat("# a comment\n", 100_000) + "*.txt eol=crlf\n"}, "dos.txt": {Data: "a\nb\n"},
+		}),
 		"sha256": sha256Repo(t),
 		"large": testenv.Commit(t, testenv.RepoSmall(t), "large", map[string]*testenv.Entry{
 			"one": {Data: strings.Repeat("0123456789abcdef", 100_000)}, "two": {Data: strings.Repeat("0123456789abcdef", 100_000), Mode: "100755"},
@@ -107,7 +110,7 @@ func TestSnapshotMakesTheSameTree(t *testing.T) {
 			if got.Entries != want.Entries || got.Bytes != want.Bytes {
 				t.Errorf("%+v, want %+v", got.Tree, want.Tree)
 			}
-			if reads := contentReads(t, i.fixture, q, i.path(got.RelPath)); name != "attributes" && len(reads) != 0 {
+			if reads := contentReads(t, i.fixture, q, i.path(got.RelPath)); !strings.HasSuffix(name, "attributes") && len(reads) != 0 {
 				t.Errorf("the first status reads %q", reads)
 			}
 			if _, err := i.from(digest); err != nil || i.gets != 1 {
