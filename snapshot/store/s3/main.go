@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -70,11 +72,13 @@ func client(req store.S3Request) (*minio.Client, error) {
 		endpoint, secure = host, scheme == "https"
 	}
 	k := req.Credentials
+	transport := &bounded{rt: store.Watched(store.Transport(req.Stall), req.Stall)}
+	transport.left.Store(maxAnswers)
 	o := &minio.Options{
 		Creds:      credentials.NewStaticV4(k.AccessKey, k.SecretKey, k.SessionToken),
 		Secure:     secure,
 		Region:     req.Location.Region,
-		Transport:  store.Watched(store.Transport(req.Stall), req.Stall),
+		Transport:  transport,
 		MaxRetries: 3,
 	}
 	c, err := minio.New(endpoint, o)
@@ -82,6 +86,39 @@ func client(req store.S3Request) (*minio.Client, error) {
 		return nil, policy.Errorf(policy.CodeSnapshotStoreInvalid, op, "the S3 store's address is not one").Because(err)
 	}
 	return c, nil
+}
+
+// maxAnswers bounds what a store may say in the answers to one request of ours,
+// all together: some hundred thousand archives in a listing.
+const maxAnswers = 128 << 20
+
+// bounded ends the answers that the library decodes in memory, as many as the
+// store likes to give. An object itself, which is asked for without a query, is
+// streamed, and bounded by who reads it.
+type bounded struct {
+	rt   http.RoundTripper
+	left atomic.Int64 // parts are put in parallel
+}
+
+func (b *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := b.rt.RoundTrip(req)
+	if err == nil && req.URL.RawQuery != "" {
+		res.Body = &boundedBody{res.Body, b}
+	}
+	return res, err
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	of *bounded
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.of.left.Add(-int64(n)) < 0 {
+		return n, policy.Errorf(policy.CodeSnapshotStoreFailed, op, "the snapshot store's answers are larger than %d bytes", int64(maxAnswers))
+	}
+	return n, err
 }
 
 type bucket struct {
