@@ -102,10 +102,11 @@ func (a *app) run(cmd *cobra.Command, f runFlags, argv []string) error {
 	return nil
 }
 
-// printRun says on stderr what the exit code does not: that the time limit ended
-// the command, and the name of what was kept.
+// printRun says on stderr what the exit code does not: what the command went
+// without, that a limit ended it, and the name of what was kept.
 func (a *app) printRun(f runFlags, res runtime.RunResult) {
 	for _, w := range res.Evidence.Workers {
+		a.printWarnings(w.Diagnostics)
 		if w.Outcome != nil && w.Outcome.Exceeded != "" {
 			fmt.Fprintf(a.stderr, "yoi: the command was ended by its quota: %s\n", policy.Printable(w.Outcome.Exceeded))
 		}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -169,6 +170,11 @@ func TestGroupLimits(t *testing.T) {
 			if len(w.Diagnostics) != 1 || w.Diagnostics[0].Code != policy.CodeLimitsUnavailable || w.Protections.CgroupVersion != 0 {
 				t.Errorf("the limit was silently not kept: %+v", w)
 			}
+			// Who does not ask for evidence is told too.
+			r := y.Run(t, "run", "--limit", "memory_max=64M", "--repo", repo.Dir, "--", "true").Want(t, 0)
+			if !strings.Contains(r.Stderr, "(limits_unavailable)") {
+				t.Errorf("nothing is said of the limit that is not kept: %q", r.Stderr)
+			}
 			y.Run(t, "run", "--require", "limits", "--limit", "memory_max=64M", "--repo", repo.Dir, "--", "true").Want(t, 125)
 			return
 		}
@@ -204,7 +210,7 @@ sys.exit(0 if 4 < n < 16 else 1)`)
 func TestLandlock(t *testing.T) {
 	abi := nsexec.LandlockABI()
 	if abi < 6 {
-		t.Skip(testenv.SkipMarker + "Landlock ABI 6")
+		testenv.MissingKernelFeature(t, "Landlock ABI 6", fmt.Sprintf("the kernel has %d", abi))
 	}
 	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
 		var ev runtime.Evidence
