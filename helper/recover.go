@@ -177,6 +177,7 @@ func (l *Local) settle(ctx context.Context, id policy.AllocationID, hs []ledger.
 	if len(gone) == 0 {
 		return
 	}
+	res.Leftovers += len(gone)
 	err := l.syncParents(gone)
 	if err == nil {
 		err = l.release(id, gone...)
