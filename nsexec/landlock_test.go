@@ -1,6 +1,7 @@
 package nsexec
 
 import (
+	"fmt"
 	"net"
 	"testing"
 
@@ -37,7 +38,7 @@ func TestLandlockByABI(t *testing.T) {
 // not be. Each succeeds without Landlock.
 func TestAttackBehindTheMounts(t *testing.T) {
 	if LandlockABI() < 6 {
-		t.Skip(testenv.SkipMarker + "Landlock ABI 6")
+		testenv.MissingKernelFeature(t, "Landlock ABI 6", fmt.Sprintf("the kernel has %d", LandlockABI()))
 	}
 	host, err := net.Listen("unix", "@nsexec-"+policy.NewID(""))
 	if err != nil {
@@ -80,7 +81,7 @@ func TestAttackBehindTheMounts(t *testing.T) {
 // What work needs goes on under Landlock.
 func TestLandlockLetsWork(t *testing.T) {
 	if LandlockABI() < 2 {
-		t.Skip(testenv.SkipMarker + "Landlock ABI 2")
+		testenv.MissingKernelFeature(t, "Landlock ABI 2", fmt.Sprintf("the kernel has %d", LandlockABI()))
 	}
 	const script = `set -e; cd /tmp
 mkdir a b; echo x >a/f; mv a/f b/g; ln b/g a/h; truncate -s 0 b/g; mkfifo p; ln -s b l; rm -r a
@@ -95,7 +96,7 @@ sleep 50 & kill $!; cat /usr/bin/env >/dev/null; echo fine`
 	s = newSpec("/bin/sh", "-c", "unshare -rm mount -t tmpfs none /tmp && echo mounted")
 	s.Landlock = &Landlock{Mounts: true}
 	if !s.Landlock.Applies(LandlockABI()) {
-		t.Skip(testenv.SkipMarker + "Landlock ABI 6")
+		testenv.MissingKernelFeature(t, "Landlock ABI 6", fmt.Sprintf("the kernel has %d", LandlockABI()))
 	}
 	if out, o := run(t, s); out != "mounted\n" {
 		t.Errorf("%q %+v", out, o)

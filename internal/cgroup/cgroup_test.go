@@ -7,11 +7,14 @@ import (
 	"os/exec"
 	"path"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
 )
 
 func TestSettings(t *testing.T) {
@@ -169,7 +172,10 @@ func TestGroup(t *testing.T) {
 	}
 	l := Limits{Tasks: 2}
 	if lacks := tree.Lacks(l); len(lacks) > 0 {
-		t.Skipf("kernel feature missing: control groups with pids here: %s", tree.Reason)
+		if b, err := os.ReadFile("/proc/cgroups"); err == nil && !regexp.MustCompile(`(?m)^pids\t.*\t1$`).Match(b) {
+			testenv.MissingKernelFeature(t, "the pids controller", "/proc/cgroups")
+		}
+		t.Fatalf("no control groups with pids here: %s", tree.Reason)
 	}
 	dirs := tree.Plan(fmt.Sprintf("yoi-test-%d", os.Getpid()), l)
 	g, err := Make(dirs, l)
