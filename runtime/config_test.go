@@ -2,9 +2,13 @@ package runtime
 
 import (
 	"errors"
+	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pelletier/go-toml/v2"
 
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -67,6 +71,39 @@ func TestSnapshotLimits(t *testing.T) {
 	for _, bad := range []string{"max_bytes = -1", "max_ratio = \"x\"", "stall_timeout = \"soon\"", "stall_timeout = \"-1s\"", "max_size = 1"} {
 		if _, err := ParseConfig([]byte("[snapshots]\n" + bad + "\n")); !errors.Is(err, policy.CodeConfigInvalid) {
 			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// The documentation's example is a configuration, with every setting that there is.
+func TestDocumentedConfiguration(t *testing.T) {
+	b, err := os.ReadFile("../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "```toml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("there is no example")
+	}
+	if _, err := ParseConfig([]byte(example)); err != nil {
+		t.Fatal(err)
+	}
+	var set map[string]map[string]any
+	if err := toml.Unmarshal([]byte(example), &set); err != nil {
+		t.Fatal(err)
+	}
+	sections := reflect.TypeFor[Config]()
+	for i := range sections.NumField() {
+		section := sections.Field(i)
+		for _, f := range reflect.VisibleFields(section.Type) {
+			name := f.Tag.Get("toml")
+			if name == "" || name == "-" {
+				continue
+			}
+			if _, ok := set[section.Tag.Get("toml")][name]; !ok {
+				t.Errorf("the setting %s.%s is not in it", section.Tag.Get("toml"), name)
+			}
 		}
 	}
 }
