@@ -125,8 +125,11 @@ func (c *creation) closeTrees() {
 
 // checkPolicy decides whether the request is allowed at all, before anything
 // is looked at.
-func (c *creation) checkPolicy(context.Context) error {
+func (c *creation) checkPolicy(ctx context.Context) error {
 	const op = "runtime.create"
+	if err := c.r.checkOwner(ctx); err != nil {
+		return err
+	}
 	c.sandbox = c.sandbox.Normalize()
 	if err := c.sandbox.Validate(); err != nil {
 		return err

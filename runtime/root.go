@@ -121,6 +121,22 @@ func openRoot(ctx context.Context, p string, exclusive bool) (*rootdir.Root, *os
 	return root, lock, ctx.Err()
 }
 
+// checkOwner refuses to make a tree that would not be the Runtime root's owner's,
+// as by sudo on a user's root, or in a root of another group than the daemon's. A
+// privileged helper maps the root's owner and group to the Worker's, and nothing
+// else: the Worker could neither write there nor use git.
+func (r *Runtime) checkOwner(ctx context.Context) error {
+	if os.Geteuid() == r.root.UID && os.Getegid() == r.root.GID {
+		return nil
+	}
+	p, err := r.helper.Probe(ctx)
+	if err != nil || !p.Privileged {
+		return err
+	}
+	return policy.Errorf(policy.CodeRuntimeRootUnsafe, "runtime.root", "the Runtime root belongs to %d:%d, and what yoi makes in it would belong to %d:%d",
+		r.root.UID, r.root.GID, os.Geteuid(), os.Getegid()).WithHint("Run as its owner and with its group, or use a Runtime root of the calling user's own.")
+}
+
 // isHome tells a home directory kept in git (dotfiles), inside which the default
 // Runtime root unavoidably lies.
 func isHome(dir string) bool {

@@ -1,6 +1,7 @@
 package badinput
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,5 +162,49 @@ func TestRuntimeRoots(t *testing.T) {
 		if !strings.Contains(r.Stderr, "line 2") {
 			t.Errorf("the line is not named: %s", r.Stderr)
 		}
+	})
+}
+
+// TestRuntimeRootOfAnotherOwner: where a privileged side gives the root's owner's
+// files to Workers, nobody else makes them. Without a refusal the Worker had a tree
+// in which it could not write, and no .git.
+func TestRuntimeRootOfAnotherOwner(t *testing.T) {
+	testenv.Root(t)
+	own := func(t *testing.T, root string, uid, gid int, mode os.FileMode) {
+		t.Helper()
+		if err := os.Mkdir(root, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Chown(root, uid, gid), os.Chmod(root, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		uid, gid int
+		mode     os.FileMode
+	}{
+		"a user's": {rig.Ordinary, rig.Ordinary, 0o700}, "another group's": {0, rig.Ordinary, 0o700}, "a group's for all": {0, rig.Ordinary, 0o700 | os.ModeSetgid},
+	} {
+		t.Run("root in "+name, func(t *testing.T) {
+			p := rig.NewPlace(t, "disk", 0)
+			repo, y := p.Give(t, testenv.RepoSmall(t)), p.Yoi(t)
+			own(t, y.Root, c.uid, c.gid, c.mode)
+			y.Run(t, "run", "--repo", repo.Dir, "--", "sh", "-c", "echo x >new && git add new").Refused(t, 125, policy.CodeRuntimeRootUnsafe)
+			y.OK(t, "gc") // which makes nothing
+			rig.Clean(t, y.Root)
+		})
+	}
+	t.Run("a daemon in another group's", func(t *testing.T) {
+		p := rig.NewPlace(t, "disk", rig.Ordinary)
+		d := rig.NewDaemons(t, p, 0)
+		if err := os.Chown(d.Root, rig.Ordinary, 0); err != nil {
+			t.Fatal(err)
+		}
+		d.Start(t)
+		y := d.Yoi(t, rig.Ordinary)
+		y.OK(t, "repo", "add", p.Give(t, testenv.RepoSmall(t)).Dir)
+		y.Run(t, "ws", "create", "small").Refused(t, 1, policy.CodeRuntimeRootUnsafe)
+		d.Stop(t)
+		rig.Clean(t, d.Root)
 	})
 }
