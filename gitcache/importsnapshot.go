@@ -165,6 +165,7 @@ func (r *repo) importLocked(ctx context.Context, src Source, digest string, scop
 //
 //	.tmp-import-…/archive    what came from the store, kept for a workspace
 //	.tmp-import-…/bare.git   the mirror, if there was none
+//	.tmp-import-…/shallow    its file of that name, with this commit
 //	trees/.tmp-<key>-…       the tree, written while git reads the objects
 //
 // Nothing of it gets its name before the digest has been checked.
@@ -255,8 +256,8 @@ func (d diskWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// prepare makes the mirror, if there is none, and says that the commit is where
-// its history ends: git looks at that before it asks for a parent.
+// prepare makes the mirror, if there is none, and writes beside it that the commit
+// is where its history ends: git looks at that before it asks for a parent.
 func (im *snapshotImport) prepare() error {
 	if im.created {
 		if err := makeBare(im.gitDir(), im.header.ObjectFormat); err != nil {
@@ -266,20 +267,22 @@ func (im *snapshotImport) prepare() error {
 			return diskError(opImport, "HEAD cannot be written", err)
 		}
 	}
-	path := filepath.Join(im.gitDir(), "shallow")
-	have, err := os.ReadFile(path)
+	have, err := os.ReadFile(filepath.Join(im.gitDir(), "shallow"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return diskError(opImport, "the end of the history cannot be read", err)
 	}
 	line := im.header.Commit + "\n"
-	if strings.Contains(string(have), line) {
-		return nil
+	if !strings.Contains(string(have), line) {
+		have = append(have, line...)
 	}
-	if err := writeFile(path, append(have, line...), 0o644, !im.created); err != nil {
+	if err := writeFile(im.shallow(), have, 0o644, !im.created); err != nil {
 		return diskError(opImport, "the end of the history cannot be written", err)
 	}
 	return nil
 }
+
+// shallow is what the mirror's file of that name becomes, gitformat-shallow(5).
+func (im *snapshotImport) shallow() string { return filepath.Join(im.dir, "shallow") }
 
 // objects feeds git and the tree. git gets the end of the pack, without which
 // it keeps nothing, when the digest is known to be right.
@@ -289,7 +292,7 @@ func (im *snapshotImport) objects(ctx context.Context, rd *snapshot.Reader) erro
 	go func() {
 		_, err := im.r.c.run(ctx, command{
 			args:   []string{"index-pack", "--stdin", "--strict=zeroPaddedFilemode=warn,badTimezone=warn"},
-			env:    []string{"GIT_DIR=" + im.gitDir()},
+			env:    []string{"GIT_DIR=" + im.gitDir(), "GIT_SHALLOW_FILE=" + im.shallow()},
 			input:  in,
 			locks:  []*lockFile{im.lock},
 			writes: true, bounded: true,
@@ -409,6 +412,13 @@ func (im *snapshotImport) publish(ctx context.Context) error {
 	r := im.r
 	if err := im.tree.index(ctx, im.gitDir()); err != nil {
 		return err
+	}
+	err := os.Rename(im.shallow(), filepath.Join(im.gitDir(), "shallow"))
+	if err == nil && !im.created {
+		err = syncDir(im.gitDir())
+	}
+	if err != nil {
+		return diskError(opImport, "the end of the history cannot be written", err)
 	}
 	if im.created {
 		if err := r.salvage(ctx, im.gitDir(), im.src, im.lock); err != nil {

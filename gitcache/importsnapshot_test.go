@@ -234,6 +234,43 @@ func TestFailedImportsLeaveNothing(t *testing.T) {
 	i.pristine(p)
 }
 
+// What a store sends under another's digest says nothing about the commits that
+// are in the mirror: one that its history ended at would lose its parents.
+func TestFailedImportEndsNoHistory(t *testing.T) {
+	f := newFixture(t)
+	archive, digest := f.archive(f.resolve(f.source(testenv.RepoSmall(t).Dir), "HEAD"))
+	p := f.resolve(f.source(testenv.RepoFiles(t, 3).Dir), "HEAD")
+	other, otherDigest := f.archive(p)
+	i := newImporter(t)
+	i.store[digest] = archive
+	if _, err := i.from(digest); err != nil {
+		t.Fatal(err)
+	}
+	ends := func() bool {
+		b, err := os.ReadFile(i.path("repository-cache/git/app/bare.git/shallow"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(b), p.CommitID)
+	}
+	lie := "sha256:" + strings.Repeat("0", 64)
+	i.store[lie] = other
+	_, err := i.from(lie)
+	wantCode(t, err, policy.CodeSnapshotDigest)
+	if ends() {
+		t.Error("the history ends at a commit that was refused")
+	}
+	i.store[otherDigest] = other
+	if _, err := i.from(otherDigest); err != nil {
+		t.Fatal(err)
+	}
+	if !ends() {
+		t.Error("the history does not end at an imported commit")
+	}
+	testenv.Git(t, i.path("repository-cache/git/app/bare.git"), "fsck", "--full", "--strict")
+	noLeftovers(t, i.fixture)
+}
+
 func TestImportOnFullDisk(t *testing.T) {
 	testenv.Root(t)
 	f := newFixture(t)
