@@ -19,12 +19,9 @@ import (
 // empty directory on the file system in question.
 func Suite(t *testing.T, s cow.Strategy, makeFS func(t testing.TB) string) {
 	f := newFixture(t, s, makeFS(t))
-	t.Run("exact", f.exact)
+	common(t, f, f.want)
 	t.Run("reported", f.reported)
-	t.Run("independent", f.independent)
-	t.Run("special files", f.special)
 	t.Run("refusals", f.refusals)
-	t.Run("removed", f.removed)
 }
 
 type fixture struct {
@@ -42,21 +39,23 @@ func newFixture(t *testing.T, s cow.Strategy, dir string) *fixture {
 	}
 	t.Cleanup(func() { parent.Close() })
 	f := &fixture{s: s, dir: dir, parent: parent}
-	f.source(t, "source", func(dir string) { PlantTree(t, dir) })
+	f.Source(t, "source", func(dir string) { PlantTree(t, dir) })
 	f.want = List(t, filepath.Join(dir, "source"))
 	t.Cleanup(func() {
 		if t.Failed() {
 			return
 		}
 		Compare(t, f.want, List(t, filepath.Join(dir, "source"))) // nothing may change it
-		f.remove(t, "source")
+		f.Remove(t, "source")
 		f.nothingLeft(t)
 	})
 	return f
 }
 
-// source makes a sealed pristine tree.
-func (f *fixture) source(t *testing.T, name string, plant func(dir string)) {
+func (f *fixture) Name() policy.StrategyName { return f.s.Name() }
+
+// Source makes a sealed pristine tree.
+func (f *fixture) Source(t *testing.T, name string, plant func(dir string)) {
 	t.Helper()
 	if err := cow.MakeTop(f.parent, name); err != nil {
 		t.Fatal(err)
@@ -132,8 +131,8 @@ func (f *fixture) request(t *testing.T, source, target string) (cow.Request, fun
 	return r, func() { src.Close(); r.Layers.Close() }
 }
 
-// remove takes away a target with its layers and mount.
-func (f *fixture) remove(t *testing.T, name string) {
+// Remove takes away a target with its layers and mount, or a source.
+func (f *fixture) Remove(t *testing.T, name string) {
 	t.Helper()
 	_ = unix.Unmount(filepath.Join(f.dir, name), unix.UMOUNT_NOFOLLOW) // EINVAL: not mounted
 	for _, n := range []string{name, name + ".layers"} {
@@ -154,29 +153,40 @@ func (f *fixture) nothingLeft(t *testing.T) {
 	}
 }
 
-// exact: what the Worker sees is what the source holds.
-func (f *fixture) exact(t *testing.T) {
-	defer f.remove(t, "exact")
-	path, res := f.materialize(t, "source", "exact", nil)
-	if len(res.Warnings) > 0 {
-		t.Errorf("warnings: %v", res.Warnings)
+// Make makes target of source. Every warning is also told as it happens.
+func (f *fixture) Make(t *testing.T, source, target string) (string, cow.Result) {
+	t.Helper()
+	told := 0
+	path, res := f.materialize(t, source, target, func(r *cow.Request) {
+		r.Warn = func(policy.Diagnostic) { told++ }
+	})
+	if told != len(res.Warnings) {
+		t.Errorf("%d warnings, %d calls", len(res.Warnings), told)
 	}
-	if path == "" {
-		return
-	}
-	want, got := f.want, List(t, path)
+	return path, res
+}
+
+// Arrives is all of the source, but for what would redirect an overlay's lookups.
+func (f *fixture) Arrives(l Listing) Listing {
 	if f.s.Name() != policy.StrategyBtrfsSnapshot {
-		want = want.withoutPlanted()
+		return l.withoutPlanted()
 	}
+	return l
+}
+
+// List lists a target.
+func (f *fixture) List(t *testing.T, path string) Listing {
+	t.Helper()
+	l := List(t, path)
 	if f.s.Name() == policy.StrategyOverlay {
-		got = got.withoutPlanted() // a lower layer's own are shown or hidden by the kernel
+		return l.withoutPlanted() // a lower layer's own are shown or hidden by the kernel
 	}
-	Compare(t, want, got)
+	return l
 }
 
 // reported: OnFile tells the truth about every file and symbolic link, once.
 func (f *fixture) reported(t *testing.T) {
-	defer f.remove(t, "reported")
+	defer f.Remove(t, "reported")
 	var mu sync.Mutex
 	seen := map[string]cow.Statx{}
 	path, res := f.materialize(t, "source", "reported", func(r *cow.Request) {
@@ -218,63 +228,11 @@ func (f *fixture) reported(t *testing.T) {
 	}
 }
 
-// independent: whatever is done in the target, the source does not change
-// (the fixture compares it at the end).
-func (f *fixture) independent(t *testing.T) {
-	defer f.remove(t, "independent")
-	path, _ := f.materialize(t, "source", "independent", nil)
-	if path == "" {
-		return
-	}
-	for _, name := range []string{"plain", "sparse/dense", "links/hard-b"} {
-		file, err := os.OpenFile(filepath.Join(path, name), os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := file.WriteAt([]byte("changed"), 0); err != nil {
-			t.Error(err)
-		}
-		file.Close()
-	}
-	if err := os.Remove(filepath.Join(path, "-rf")); err != nil {
-		t.Error(err)
-	}
-	if err := os.Chmod(filepath.Join(path, "Case"), 0); err != nil {
-		t.Error(err)
-	}
-}
-
-// special: FIFOs, sockets and device nodes do not come along, and it is said.
-func (f *fixture) special(t *testing.T) {
-	defer f.remove(t, "special")
-	defer f.remove(t, "special-source")
-	n := 0
-	f.source(t, "special-source", func(dir string) { n = PlantSpecial(t, dir) })
-	called := 0
-	path, res := f.materialize(t, "special-source", "special", func(r *cow.Request) {
-		r.Warn = func(d policy.Diagnostic) { called++ }
-	})
-	if name := f.s.Name(); name == policy.StrategyOverlay || name == policy.StrategyBtrfsSnapshot {
-		return // they look at no file; nodes are inert under nodev
-	}
-	if left, err := os.ReadDir(filepath.Join(path, "special")); err != nil || len(left) > 0 {
-		t.Errorf("came along: %v %v", left, err)
-	}
-	if len(res.Warnings) != n || called != n {
-		t.Errorf("%d special files, %d warnings, %d calls", n, len(res.Warnings), called)
-	}
-	for _, w := range res.Warnings {
-		if w.Code != policy.CodeFileSkipped || w.Severity != policy.SeverityWarning || !strings.HasPrefix(w.Fields["path"], "special/") {
-			t.Errorf("%+v", w)
-		}
-	}
-}
-
 // refusals: each wrong request has its code.
 func (f *fixture) refusals(t *testing.T) {
 	r, done := f.request(t, "source", "refused")
 	defer done()
-	defer f.remove(t, "refused")
+	defer f.Remove(t, "refused")
 	for name, want := range map[string]policy.Code{
 		"": policy.CodeBadRequest, ".": policy.CodeBadRequest, "..": policy.CodeBadRequest, "a/b": policy.CodeBadRequest, "source": policy.CodeConflict,
 	} {
@@ -289,11 +247,4 @@ func (f *fixture) refusals(t *testing.T) {
 	if _, err := f.s.Materialize(ctx, r); !errors.Is(err, policy.CodeCanceled) {
 		t.Errorf("canceled: %v", err)
 	}
-}
-
-// removed: removal is idempotent and leaves no trace.
-func (f *fixture) removed(t *testing.T) {
-	f.materialize(t, "source", "removed", nil)
-	f.remove(t, "removed")
-	f.remove(t, "removed")
 }

@@ -56,7 +56,7 @@ func TestCollect(t *testing.T) {
 		for _, d := range rig.Difference(before, after) {
 			t.Errorf("after point %d: %s", n, d)
 		}
-		holdsCommit(t, y.Root, ws, commit)
+		holdsCommit(t, y.Root, ws, "small", commit)
 		machine.Unchanged(t)
 		return killed
 	})

@@ -119,7 +119,7 @@ func (l *life) check(t *testing.T) {
 		}
 		found = true
 		if l.commit != "" && !l.removing {
-			holdsCommit(t, l.d.Root, ws, l.commit)
+			holdsCommit(t, l.d.Root, ws, "small", l.commit)
 		}
 	}
 	if l.commit != "" && !l.removing && !found {

@@ -134,7 +134,7 @@ func cutCommit(t *testing.T, y rig.Yoi, n int, keep bool, args []string) (killed
 	}
 	for _, ws := range kept {
 		if made {
-			holdsCommit(t, y.Root, ws, oid)
+			holdsCommit(t, y.Root, ws, "small", oid)
 		}
 		if !keep && !warnedOfWork(ws) {
 			t.Errorf("%s was kept without a diagnostic: %+v", ws.ID, ws)
@@ -169,10 +169,10 @@ func workspaces(t *testing.T, y rig.Yoi) []runtime.Workspace {
 }
 
 // holdsCommit looks for the loose object of a fresh commit.
-func holdsCommit(t *testing.T, root string, ws runtime.Workspace, oid string) {
+func holdsCommit(t *testing.T, root string, ws runtime.Workspace, id, oid string) {
 	t.Helper()
 	base := filepath.Join(root, "execution-workspaces", string(ws.ID))
-	for _, tree := range []string{"root/small", "mounts/small/upper"} {
+	for _, tree := range []string{"root/" + id, "mounts/" + id + "/upper"} {
 		if _, err := os.Stat(filepath.Join(base, tree, ".git/objects", oid[:2], oid[2:])); err == nil {
 			return
 		}

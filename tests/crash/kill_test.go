@@ -18,17 +18,17 @@ func TestKilledAfterACommit(t *testing.T) {
 	testenv.Root(t)
 	small := testenv.RepoSmall(t)
 	rig.EachPlace(t, func(t *testing.T, p rig.Place) {
-		repo := p.Give(t, small).Dir
+		repo := p.Give(t, small)
 		y := p.Yoi(t)
-		for _, s := range rig.Strategies(p.FS) {
-			t.Run(string(s), func(t *testing.T) {
-				oid := killedAt(t, y, "committed ", "run", "--repo", repo, "--strategy", string(s), "--", "sh", "-c", commits+"; sleep 60")
+		for _, w := range p.Ways(t, y, repo) {
+			t.Run(w.String(), func(t *testing.T) {
+				oid := killedAt(t, y, "committed ", w.Run("--", "sh", "-c", commits+"; sleep 60")...)
 				y.OK(t, "gc")
 				kept := workspaces(t, y)
 				if len(kept) != 1 || !warnedOfWork(kept[0]) {
 					t.Fatalf("kept are %+v", kept)
 				}
-				holdsCommit(t, y.Root, kept[0], oid)
+				holdsCommit(t, y.Root, kept[0], w.ID, oid)
 				y.OK(t, "gc") // and again: it is not forgotten either
 				if again := workspaces(t, y); len(again) != 1 {
 					t.Errorf("after a second gc %d are kept", len(again))
@@ -37,7 +37,7 @@ func TestKilledAfterACommit(t *testing.T) {
 				y.OK(t, "ws", "rm", "--discard", string(kept[0].ID))
 				rig.Clean(t, y.Root)
 
-				killedAt(t, y, "ready", "run", "--repo", repo, "--strategy", string(s), "--", "sh", "-c", "echo x >new; echo ready; sleep 60")
+				killedAt(t, y, "ready", w.Run("--", "sh", "-c", "echo x >new; echo ready; sleep 60")...)
 				y.OK(t, "gc")
 				rig.Clean(t, y.Root)
 			})

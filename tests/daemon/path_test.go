@@ -97,8 +97,10 @@ func TestMainPath(t *testing.T) {
 				p := rig.NewPlace(t, fs, yoiUser)
 				machine := rig.Before(t)
 				repo := p.Give(t, small)
-				d := rig.StartDaemons(t, p, helperUID)
-				for _, s := range rig.Strategies(fs) {
+				d := rig.NewDaemons(t, p, helperUID)
+				rig.Configure(t, d.Root, yoiUser, rig.Cloning)
+				d.Start(t)
+				for _, s := range append(rig.Strategies(fs), policy.StrategyExternal, policy.StrategyGitSparse) {
 					t.Run(string(s), func(t *testing.T) { mainPath(t, d, repo, s) })
 				}
 				d.Stop(t)
@@ -110,7 +112,12 @@ func TestMainPath(t *testing.T) {
 }
 
 func mainPath(t *testing.T, d *rig.Daemons, repo testenv.Repo, s policy.StrategyName) {
-	ws := workspace(t, d, repo.Dir, func(r *runtime.CreateWorkspaceRequest) { r.Strategy = s })
+	by := func(r *runtime.CreateWorkspaceRequest) {
+		if r.Strategy = s; s == policy.StrategyGitSparse {
+			r.Repositories[0].Scope = []string{"src"}
+		}
+	}
+	ws := workspace(t, d, repo.Dir, by)
 	if ws.Strategy != s || ws.Points[0].CommitID != repo.Commit || ws.Roots[0] != "/workspace/small" {
 		t.Errorf("the workspace is %+v", ws)
 	}
@@ -133,7 +140,7 @@ func mainPath(t *testing.T, d *rig.Daemons, repo testenv.Repo, s policy.Strategy
 	}
 	discard(t, d, ws.ID)
 	discard(t, d, ws.ID) // again: nothing to do
-	clean := workspace(t, d, repo.Dir, func(r *runtime.CreateWorkspaceRequest) { r.Strategy = s })
+	clean := workspace(t, d, repo.Dir, by)
 	ended(t, d, spawn(t, d, clean.ID, "git status >/dev/null && rm -f nothing").ID, 0)
 	if _, err := d.Client.RemoveWorkspace(t.Context(), clean.ID, runtime.RemoveWorkspaceRequest{}); err != nil {
 		t.Errorf("a workspace without work is not removed: %v", err)

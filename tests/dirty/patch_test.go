@@ -75,10 +75,10 @@ func TestPatchByEveryStrategy(t *testing.T) {
 	want := local(t, source.Dir, facts)
 	rig.EachPlace(t, func(t *testing.T, p rig.Place) {
 		repo, y := p.Give(t, source), p.Yoi(t)
-		for _, s := range rig.Strategies(p.FS) {
-			t.Run(string(s), func(t *testing.T) {
-				r := y.Input(t, diff, "run", "--repo", repo.Dir, "--strategy", string(s), "--patch", "-", "--", "sh", "-c",
-					`[ "$(git rev-parse HEAD)" = `+repo.Commit+` ] && git diff --cached --quiet && `+facts)
+		for _, w := range p.Ways(t, y, repo) {
+			t.Run(w.String(), func(t *testing.T) {
+				r := y.Input(t, diff, w.Run("--patch", "-", "--", "sh", "-c",
+					`[ "$(git rev-parse HEAD)" = `+repo.Commit+` ] && git diff --cached --quiet && `+facts)...)
 				if r.Want(t, 0); r.Stdout != want {
 					t.Errorf("the Worker has\n%s\nwant\n%s", r.Stdout, want)
 				}

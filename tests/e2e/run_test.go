@@ -41,8 +41,10 @@ func TestEveryStrategyEverywhere(t *testing.T) {
 		repo := p.Give(t, small)
 		y := p.Yoi(t)
 		before := rig.Contents(t, repo.Dir)
-		for _, s := range append(rig.Strategies(p.FS), policy.StrategyAuto) {
-			r := y.Run(t, "run", "--json", "--repo", repo.Dir, "--strategy", string(s), "--", "sh", "-c", "git rev-parse HEAD >&2; echo x >new; rm README.md").Want(t, 0)
+		ways := p.Ways(t, y, repo)
+		for _, w := range append(ways, ways[0].By(policy.StrategyAuto)) {
+			s := w.Strategy
+			r := y.Run(t, w.Run("--json", "--", "sh", "-c", "git rev-parse HEAD >&2; echo x >new; rm README.md")...).Want(t, 0)
 			var ev runtime.Evidence
 			r.JSON(t, &ev)
 			if !strings.Contains(r.Stderr, repo.Commit) || len(ev.Points) != 1 || ev.Points[0].CommitID != repo.Commit || ev.Points[0].TreeID != repo.Tree {

@@ -20,9 +20,9 @@ func TestFirstStatusReadsNoContent(t *testing.T) {
 	rig.EachPlace(t, func(t *testing.T, p rig.Place) {
 		repo := p.Give(t, testenv.RepoFiles(t, 400))
 		yoi := p.Yoi(t)
-		for _, s := range rig.Strategies(p.FS) {
-			t.Run(string(s), func(t *testing.T) {
-				out := yoi.OK(t, "run", "--repo", repo.Dir, "--strategy", string(s), "--seccomp", "debug", "--", "sh", "-c", statusScript)
+		for _, w := range p.Ways(t, yoi, repo) {
+			t.Run(w.String(), func(t *testing.T) {
+				out := yoi.OK(t, w.Run("--seccomp", "debug", "--", "sh", "-c", statusScript)...)
 				traces := traceSections(t, out)
 				if reads := contentReads(traces["first"]); len(reads) != 0 {
 					t.Errorf("the first status read %d files, among them %s", len(reads), reads[0])

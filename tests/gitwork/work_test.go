@@ -27,17 +27,16 @@ func TestGitWorks(t *testing.T) {
 	rig.EachPlace(t, func(t *testing.T, p rig.Place) {
 		repo := p.Give(t, small)
 		yoi := p.Yoi(t)
-		for _, s := range rig.Strategies(p.FS) {
-			t.Run(string(s), func(t *testing.T) {
-				args := []string{"run", "--repo", repo.Dir, "--strategy", string(s), "--"}
-				yoi.OK(t, append(args, "true")...)
-				before := rig.Contents(t, rig.Cache(yoi.Root, "small")...)
-				r := yoi.Run(t, append(args, "sh", "-c", workScript)...)
+		for _, w := range p.Ways(t, yoi, repo) {
+			t.Run(w.String(), func(t *testing.T) {
+				yoi.OK(t, w.Run("--", "true")...)
+				before := rig.Contents(t, rig.Cache(yoi.Root, w.ID)...)
+				r := yoi.Run(t, w.Run("--", "sh", "-c", workScript)...)
 				files := untar(t, r)
 				if r.Code != 0 {
 					t.Fatalf("exit %d\n%s\n%s", r.Code, r.Stderr, files["out/log"])
 				}
-				after := rig.Contents(t, rig.Cache(yoi.Root, "small")...)
+				after := rig.Contents(t, rig.Cache(yoi.Root, w.ID)...)
 				for _, d := range rig.Difference(before, after) {
 					t.Errorf("the cache changed: %s", d)
 				}

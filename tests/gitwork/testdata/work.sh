@@ -9,6 +9,12 @@ set -x
 
 git status --porcelain --ignored >/scratch/out/first-status
 test ! -s /scratch/out/first-status
+if [ "$(git rev-parse --is-shallow-repository)" = true ]; then
+	# A remote snapshot is one commit without refs: what follows wants some more.
+	git tag v1
+	git update-ref refs/remotes/origin/topic HEAD
+	git commit -q --allow-empty -m second
+fi
 git status
 git log --stat
 git diff --exit-code

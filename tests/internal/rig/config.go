@@ -10,15 +10,20 @@ import (
 // not there.
 func Configure(t testing.TB, root string, uid int, text string) {
 	t.Helper()
-	name := filepath.Join(root, "config.toml")
+	ConfigureOwn(t, root, text)
+	for _, n := range []string{root, filepath.Join(root, "config.toml")} {
+		if err := os.Chown(n, uid, uid); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ConfigureOwn is Configure for this process' own user.
+func ConfigureOwn(t testing.TB, root, text string) {
+	t.Helper()
 	err := os.MkdirAll(root, 0o700)
 	if err == nil {
-		err = os.WriteFile(name, []byte(text), 0o600)
-	}
-	for _, n := range []string{root, name} {
-		if err == nil {
-			err = os.Chown(n, uid, uid)
-		}
+		err = os.WriteFile(filepath.Join(root, "config.toml"), []byte(text), 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
