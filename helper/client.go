@@ -311,6 +311,9 @@ func (r *Remote) Recover(ctx context.Context) (res RecoverResult, err error) {
 }
 
 func (r *Remote) Launch(ctx context.Context, req LaunchRequest, lf LaunchFiles) (*Launched, error) {
+	if err := checkSecretFiles(req, lf); err != nil {
+		return nil, err
+	}
 	body := launchBody{LaunchRequest: req, Direct: len(lf.Direct)}
 	var files []*os.File
 	for i, f := range lf.Stdio {
@@ -324,7 +327,11 @@ func (r *Remote) Launch(ctx context.Context, req LaunchRequest, lf LaunchFiles) 
 		return nil, policy.AsDiagnostic(err)
 	}
 	defer filter.Close()
-	files = append(append(files, filter), lf.Direct...)
+	files = append(files, filter)
+	if len(req.Secrets) > 0 {
+		files = append(files, lf.Secrets)
+	}
+	files = append(files, lf.Direct...)
 	var res launchedBody
 	got, err := r.call(ctx, opLaunch, body, files, &res)
 	if err != nil {

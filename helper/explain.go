@@ -58,6 +58,11 @@ func Explain(p policy.SandboxPolicy) ([]View, error) {
 			views = append(views, v)
 		}
 	}
+	for _, s := range p.Secrets {
+		if s.As == policy.SecretFile {
+			views = append(views, View{policy.SecretsAt + "/" + s.Target(), "read", "the secret " + string(s.Handle) + ", in memory, gone with the Worker"})
+		}
+	}
 	if p.BuildCache {
 		views = append(views, View{buildCacheAt, "read and write", "the project's build cache, with a layer of the workspace's own"})
 	}

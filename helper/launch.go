@@ -13,6 +13,7 @@ import (
 
 	"yoi.dev/yoi-runtime/internal/cgroup"
 	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/internal/secret"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/nsexec"
@@ -32,6 +33,9 @@ func (l *Local) Launch(ctx context.Context, req LaunchRequest, files LaunchFiles
 	}
 	a := &attempt{l: l, req: req, files: files}
 	defer a.close()
+	if err := a.openSecrets(); err != nil {
+		return nil, err
+	}
 	launched, err := a.run(ctx)
 	if err != nil {
 		if uerr := a.undo(context.WithoutCancel(ctx)); uerr != nil {
@@ -62,6 +66,8 @@ type attempt struct {
 	groupDirs   map[string]string
 	groupLimits cgroup.Limits
 	warnings    []policy.Diagnostic
+	// secrets are wiped when the attempt is over.
+	secrets secret.Set
 }
 
 func (a *attempt) keep(f *os.File) *os.File {
@@ -69,7 +75,10 @@ func (a *attempt) keep(f *os.File) *os.File {
 	return f
 }
 
-func (a *attempt) close() { closeAll(a.opened) }
+func (a *attempt) close() {
+	closeAll(a.opened)
+	a.secrets.Wipe()
+}
 
 func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	l, req := a.l, a.req
@@ -161,6 +170,7 @@ func (a *attempt) traceless(ctx context.Context) (plan mounts.Plan, network *os.
 	if plan, err = buildPlan(req, host, a.files.Direct, a); err != nil {
 		return plan, nil, err
 	}
+	plan.Ops = append(plan.Ops, secretFiles(a.secrets)...)
 	if l.privileged && !req.HostNetwork {
 		if network, err = l.networks.take(); err == nil {
 			a.keep(network)
@@ -425,6 +435,7 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		Hold: []*os.File{w.lock}, Outcome: w.outcome,
 		Terminal: req.Terminal,
 	}
+	s.SecretEnv = secretEnv(a.secrets)
 	s.Winsize.Rows, s.Winsize.Cols = req.Rows, req.Columns
 	if a.allocation != nil {
 		s.Hold = append(s.Hold, a.allocation)

@@ -189,6 +189,9 @@ type LaunchRequest struct {
 	Require []policy.Protection `json:"require,omitempty"`
 	// Image is the root of the profile image:NAME.
 	Image *ImageRoot `json:"image,omitempty"`
+	// Secrets go into the sandbox, as files or variables; their values come beside
+	// the request, in LaunchFiles.
+	Secrets []policy.Secret `json:"secrets,omitempty"`
 	// Terminal gives the Worker a terminal of its own in place of the stdio
 	// entries that are not given; Launched.Terminal is the other end. Rows and
 	// Columns are its first size.
@@ -247,6 +250,9 @@ func (r LaunchRequest) validate() error {
 	if err := r.validateRoot(); err != nil {
 		return err
 	}
+	if err := r.validateSecrets(); err != nil {
+		return err
+	}
 	if len(r.Env) > 2048 {
 		return policy.Errorf(policy.CodeEnvironmentInvalid, "helper.launch", "more than 2048 variables")
 	}
@@ -263,6 +269,8 @@ type LaunchFiles struct {
 	Stdio  [3]*os.File
 	Filter []byte // raw BPF
 	Direct []*os.File
+	// Secrets is what secret.Set.Pack made for the request's Secrets.
+	Secrets *os.File
 }
 
 // Launched is a running Worker. The caller owns and closes the files.
@@ -385,7 +393,7 @@ type (
 	launchBody struct {
 		LaunchRequest
 		// Files says which descriptors follow, in order: stdio 0 to 2, then the
-		// filter as a sealed memfd, then Direct.
+		// filter as a sealed memfd, the secrets likewise if there are any, then Direct.
 		Stdio  [3]bool `json:"stdio"`
 		Direct int     `json:"direct,omitempty"`
 	}

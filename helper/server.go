@@ -361,6 +361,9 @@ func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []
 			want++
 		}
 	}
+	if len(body.Secrets) > 0 {
+		want++
+	}
 	if body.Direct < 0 || len(files) != want {
 		return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.launch", "%d descriptors came instead of %d", len(files), want)
 	}
@@ -374,7 +377,11 @@ func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []
 	if err != nil {
 		return nil, nil, err
 	}
-	lf.Filter, lf.Direct = filter, files[1:]
+	lf.Filter, files = filter, files[1:]
+	if len(body.Secrets) > 0 {
+		lf.Secrets, files = files[0], files[1:]
+	}
+	lf.Direct = files
 	l, err := cn.s.Helper.Launch(ctx, body.LaunchRequest, lf)
 	if err != nil {
 		return nil, nil, err

@@ -19,7 +19,7 @@ type Source struct {
 type Attr struct{ ReadOnly, NoSuid, NoDev, NoExec bool }
 
 // Op is one step of a Plan: Dir, Symlink, File, Bind, Tmpfs, Proc, DevPts, Dev,
-// Overlay, Mask or ReadOnlyPath. Its target is an absolute path of the sandbox.
+// Overlay, Secrets, Mask or ReadOnlyPath. Its target is an absolute path of the sandbox.
 type Op interface {
 	// Where is the target.
 	Where() string
@@ -86,6 +86,13 @@ type (
 		Volatile bool
 		Attr     Attr
 	}
+	// Secrets attaches a directory of files that the Worker alone reads (0400), on a
+	// read-only mount. It is a ramfs: unlike a tmpfs's, its pages are never written to
+	// swap, and it can be mounted so in a user namespace (tmpfs's "noswap" cannot).
+	Secrets struct {
+		Target string
+		Files  []SecretFile
+	}
 	// Mask hides an entry of a Proc: an empty read-only directory or /dev/null is
 	// attached on it. An absent entry is skipped.
 	Mask struct {
@@ -95,6 +102,13 @@ type (
 	// ReadOnlyPath makes an entry of a Proc read-only. Absent entries are skipped.
 	ReadOnlyPath struct{ Target string }
 )
+
+// SecretFile is one file of Secrets. Content is read at the launch, and is the
+// caller's to wipe.
+type SecretFile struct {
+	Name    string
+	Content []byte
+}
 
 // Plan is a sandbox's whole root file system. It is carried out in order on a
 // fresh tmpfs, which is made read-only at the end.
@@ -118,6 +132,7 @@ func (o Proc) Where() string         { return o.Target }
 func (o DevPts) Where() string       { return o.Target }
 func (o Dev) Where() string          { return o.Target }
 func (o Overlay) Where() string      { return o.Target }
+func (o Secrets) Where() string      { return o.Target }
 func (o Mask) Where() string         { return o.Target }
 func (o ReadOnlyPath) Where() string { return o.Target }
 
@@ -130,5 +145,6 @@ func (Proc) Kind() string         { return "proc" }
 func (DevPts) Kind() string       { return "devpts" }
 func (Dev) Kind() string          { return "device directory" }
 func (Overlay) Kind() string      { return "overlay" }
+func (Secrets) Kind() string      { return "directory of secrets" }
 func (Mask) Kind() string         { return "mask" }
 func (ReadOnlyPath) Kind() string { return "read-only path" }

@@ -106,7 +106,7 @@ func (v *validator) parents(op Op, t string) string {
 
 func isMount(op Op) bool {
 	switch op.(type) {
-	case Bind, Tmpfs, Proc, DevPts, Overlay, Dev:
+	case Bind, Tmpfs, Proc, DevPts, Overlay, Dev, Secrets:
 		return true
 	}
 	return false
@@ -131,6 +131,24 @@ func checkFields(op Op) string {
 		return checkSource(o.Source)
 	case Overlay:
 		return checkOverlay(o)
+	case Secrets:
+		return checkSecrets(o)
+	}
+	return ""
+}
+
+func checkSecrets(o Secrets) string {
+	seen := make(map[string]bool, len(o.Files))
+	for _, f := range o.Files {
+		switch {
+		case !beneath(f.Name) || strings.Contains(f.Name, "/") || len(f.Name) > 255:
+			return "has a file whose name is not a plain name"
+		case seen[f.Name]:
+			return "has two files of one name"
+		case len(f.Content) > 1<<20:
+			return "has more than 1 MiB of content"
+		}
+		seen[f.Name] = true
 	}
 	return ""
 }

@@ -20,6 +20,9 @@ type Spec struct {
 	Argv []string
 	// Env is the whole environment, as NAME=VALUE. Nothing is inherited.
 	Env []string
+	// SecretEnv are variables whose values are not to be in Go's strings. They go
+	// before Env's of the same names, and are read at the launch only.
+	SecretEnv []SecretVar
 	// CwdRoot is an absolute path of the sandbox ("" is /); RelativeCwd is resolved
 	// beneath it by the kernel.
 	CwdRoot, RelativeCwd string
@@ -77,6 +80,12 @@ type Spec struct {
 	Parked func(pid int, pidfd *os.File) error
 	// Cgroup, a directory of cgroup2, is where PID 1 is born (CLONE_INTO_CGROUP).
 	Cgroup *os.File
+}
+
+// SecretVar is a variable of the environment. Value is the caller's to wipe.
+type SecretVar struct {
+	Name  string
+	Value []byte
 }
 
 // Logs names files in a directory of the host.

@@ -94,6 +94,8 @@ func (b *script) one(op mounts.Op, made map[string]bool) {
 		b.dev(o, made)
 	case mounts.Overlay:
 		b.overlay(o, made)
+	case mounts.Secrets:
+		b.secrets(o, made)
 	case mounts.Mask:
 		b.mask(o)
 	case mounts.ReadOnlyPath:

@@ -102,6 +102,31 @@ func (b *script) tmpfs(o mounts.Tmpfs, made map[string]bool) {
 	b.mountOn(o.Target, made)
 }
 
+// secrets fills the directory while nobody but us can reach it. The files become
+// the Worker's own only when they are whole; the mount is read-only by then, so
+// they keep their modes too.
+func (b *script) secrets(o mounts.Secrets, made map[string]bool) {
+	b.newfs("ramfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, option{"mode", "0500"})
+	for _, f := range o.Files {
+		b.Add(unix.SYS_OPENAT, slotTree.Arg(), b.Str(f.Name),
+			num(unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), num(0o400)).Save(slotFD)
+		if len(f.Content) > 0 {
+			b.Add(unix.SYS_WRITE, slotFD.Arg(), b.Bytes(f.Content), num(len(f.Content))).Expect(uint64(len(f.Content)))
+		}
+		b.giveToWorker(slotFD.Arg())
+		b.Add(unix.SYS_CLOSE, slotFD.Arg())
+	}
+	b.giveToWorker(slotTree.Arg())
+	b.setattr(slotTree.Arg(), b.empty, unix.AT_EMPTY_PATH, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	b.mountOn(o.Target, made)
+}
+
+// giveToWorker changes the owner of what a descriptor is open on. (fchown(2) takes no O_PATH
+// one, as a detached mount's is.)
+func (b *script) giveToWorker(fd replay.Arg) {
+	b.Add(unix.SYS_FCHOWNAT, fd, b.empty, num(b.spec.uid()), num(b.spec.gid()), num(unix.AT_EMPTY_PATH))
+}
+
 var (
 	devNodes = []string{"null", "zero", "full", "random", "urandom", "tty"}
 	devLinks = [][2]string{{"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},

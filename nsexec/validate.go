@@ -1,6 +1,7 @@
 package nsexec
 
 import (
+	"bytes"
 	"path"
 	"strings"
 
@@ -37,6 +38,11 @@ func (s *Spec) validate() error {
 	for _, kv := range s.Env {
 		if i := strings.IndexByte(kv, '='); i < 1 || strings.ContainsRune(kv, 0) || len(kv) >= 128<<10 {
 			return bad(policy.CodeEnvironmentInvalid, "an environment entry is not NAME=VALUE")
+		}
+	}
+	for _, v := range s.SecretEnv {
+		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || bytes.IndexByte(v.Value, 0) >= 0 || len(v.Name)+len(v.Value) >= 128<<10-1 {
+			return bad(policy.CodeEnvironmentInvalid, "a secret variable is not NAME=VALUE")
 		}
 	}
 	if err := s.Plan.Validate(); err != nil {

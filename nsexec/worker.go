@@ -162,11 +162,34 @@ func candidates(name string, env []string) []string {
 	return out
 }
 
+// environment is Env and the secret variables, whose values are copied from the
+// caller's memory to the program's and nowhere else.
+func (b *script) environment() replay.Arg {
+	secrets := b.spec.SecretEnv
+	if len(secrets) == 0 {
+		return b.Strs(b.spec.Env)
+	}
+	isSecret := make(map[string]bool, len(secrets))
+	for _, v := range secrets {
+		isSecret[v.Name] = true
+	}
+	var entries []replay.Arg
+	for _, kv := range b.spec.Env {
+		if name, _, _ := strings.Cut(kv, "="); !isSecret[name] {
+			entries = append(entries, b.Str(kv))
+		}
+	}
+	for _, v := range secrets {
+		entries = append(entries, b.Join([]byte(v.Name), []byte("="), v.Value, []byte{0}))
+	}
+	return b.Pointers(entries)
+}
+
 // exec tries each candidate; the access check behind it tells a missing
 // program from one whose interpreter is missing.
 func (b *script) exec() {
 	b.step("executing the command", policy.CodeCommandNotFound, "")
-	argv, env := b.Strs(b.spec.Argv), b.Strs(b.spec.Env)
+	argv, env := b.Strs(b.spec.Argv), b.environment()
 	for _, c := range candidates(b.spec.Argv[0], b.spec.Env) {
 		name := b.Str(c)
 		at := candidate{exec: b.Next()}

@@ -122,6 +122,11 @@ const (
 	CodeSnapshotDigest          Code = "snapshot_digest_mismatch"
 	CodeSnapshotTooLarge        Code = "snapshot_too_large"
 
+	CodeSecretUnknown     Code = "secret_unknown"
+	CodeSecretRefused     Code = "secret_refused"
+	CodeSecretUnavailable Code = "secret_unavailable"
+	CodeSecretInvalid     Code = "secret_invalid"
+
 	CodeCwdAbsolute      Code = "relative_cwd_absolute"
 	CodeCwdEscape        Code = "relative_cwd_escape"
 	CodeCwdSymlinkEscape Code = "relative_cwd_symlink_escape"
@@ -293,6 +298,11 @@ var catalog = []Info{
 	{CodeSnapshotInvalid, 422, "The snapshot is malformed, or holds what is never unpacked", "Export it again with yoi snapshot export."},
 	{CodeSnapshotDigest, 422, "The snapshot is not the one that its digest names", "Do not use it: see who can write to the store, and export it again."},
 	{CodeSnapshotTooLarge, 413, "The snapshot is larger than the policy allows", "Raise snapshots.max_bytes, max_files or max_ratio in config.toml if the store is trusted."},
+
+	{CodeSecretUnknown, 422, "The Runtime has no such secret", "Ask the operator to add [secrets.HANDLE] to config.toml; of yoi run, give it with --secret HANDLE=file:PATH."},
+	{CodeSecretRefused, 403, "The operator does not allow that use of the secret", "See as, hosts and workspaces of the secret in config.toml."},
+	{CodeSecretUnavailable, 503, "The store did not give the secret's value", "See that the file, credential or command that config.toml names for it is there and that the daemon's user may use it."},
+	{CodeSecretInvalid, 422, "The secret's value cannot be delivered so", "Deliver it as a file, or mend the value in its store."},
 
 	{CodeCwdAbsolute, 422, "relative_cwd is an absolute path", "Give a path relative to the workspace root."},
 	{CodeCwdEscape, 422, "relative_cwd leaves the workspace", "Give a path without .. components."},

@@ -212,6 +212,8 @@ type SandboxPolicy struct {
 	// Env is the whole environment beside what the sandbox itself sets; nothing
 	// is inherited.
 	Env map[string]string `json:"env,omitempty"`
+	// Secrets are what the Worker gets the use of, by handle.
+	Secrets []Secret `json:"secrets,omitempty"`
 	// Require names protections without which no Worker is launched. Others that
 	// not every kernel has are applied where possible, and evidence says which:
 	// see Protections. What is not named there is never left out.
@@ -274,6 +276,14 @@ func (p SandboxPolicy) Validate() error {
 	}
 	if err := ValidateRequired(p.Require); err != nil {
 		return err
+	}
+	if err := ValidateSecrets(p.Secrets, p.Network.Mode); err != nil {
+		return err
+	}
+	for _, s := range p.Secrets {
+		if _, both := p.Env[s.Target()]; both && s.As == SecretEnv {
+			return Errorf(CodePolicyInvalid, op, "the variable %s is set twice, once to the secret %s", Printable(s.Target()), s.Handle)
+		}
 	}
 	if err := p.Limits.Validate(); err != nil {
 		return err

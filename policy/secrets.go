@@ -39,6 +39,18 @@ type Secret struct {
 	Prefix string `json:"prefix,omitempty"`
 }
 
+// SecretUse is evidence that a Worker was given a secret: how, and out of which
+// kind of store. There is no digest of the value: of a short secret it would be the
+// secret, for whoever can guess, and a keyed one would be told apart only by whoever
+// has the key and could read the store as well.
+type SecretUse struct {
+	Handle SecretHandle   `json:"handle"`
+	As     SecretDelivery `json:"as"`
+	Name   string         `json:"name"`
+	Host   string         `json:"host,omitempty"`
+	Store  string         `json:"store"` // file, credential, command, or caller for those of `yoi run`
+}
+
 const (
 	// MaxSecrets is how many one policy names, MaxSecretBytes how large one is: an
 	// environment variable can be no larger (MAX_ARG_STRLEN, execve(2)).

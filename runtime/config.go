@@ -46,7 +46,9 @@ type Config struct {
 		// AllowHostNetwork lets API callers ask for the network mode host.
 		AllowHostNetwork bool `toml:"allow_host_network"`
 	} `toml:"sandbox"`
-	External ExternalConfig `toml:"external"`
+	// Secrets are those that policies may name, by handle.
+	Secrets  map[policy.SecretHandle]SecretConfig `toml:"secrets"`
+	External ExternalConfig                       `toml:"external"`
 	Images   struct {
 		// Driver is overlay or vfs; MaxBytes and MaxEntries bound one image.
 		Driver     string `toml:"driver"`
@@ -136,6 +138,9 @@ func ParseConfig(b []byte) (Config, error) {
 		return c, policy.Errorf(policy.CodeConfigInvalid, op, "snapshots: %s", policy.AsDiagnostic(err).Message)
 	}
 	if err := c.External.validate(); err != nil {
+		return c, err
+	}
+	if err := c.checkSecretConfig(); err != nil {
 		return c, err
 	}
 	return c, c.pool().Validate()

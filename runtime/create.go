@@ -140,6 +140,9 @@ func (c *creation) checkPolicy(ctx context.Context) error {
 	if err := policy.CheckID("workspace", string(c.workspace)); err != nil {
 		return err
 	}
+	if err := c.r.checkSecrets(c.sandbox.Secrets, c.workspace); err != nil {
+		return err
+	}
 	if len(c.repos) == 0 {
 		return policy.Errorf(policy.CodeBadRequest, op, "a workspace needs a repository")
 	}

@@ -34,6 +34,7 @@ func RunEmbedded(ctx context.Context, req RunRequest) (res RunResult, err error)
 			err = cerr
 		}
 	}()
+	r.callerSecrets = req.Secrets
 	recovered := r.recoverBeside(ctx)
 	res, err = r.run(ctx, req, src, stopSignals)
 	if rerr := <-recovered; rerr != nil {

@@ -127,6 +127,14 @@ func ExplainPolicy(p policy.SandboxPolicy) (PolicyExplanation, error) {
 	x.Notes = append(x.Notes, helper.ExplainLandlock(p),
 		"Always: namespaces of its own, uid and gid 1000 without any capability or way to gain one, no process of the host, no device beside those of /dev.",
 		"Environment: what the sandbox sets (HOME, PATH, YOI_WORKSPACE …)"+envNote(p.Env)+" Nothing is inherited.")
+	for _, s := range p.Secrets {
+		switch s.As {
+		case policy.SecretEnv:
+			x.Notes = append(x.Notes, "Secret "+string(s.Handle)+": the variable "+s.Target()+".")
+		case policy.SecretHTTPHeader:
+			x.Notes = append(x.Notes, "Secret "+string(s.Handle)+": the header "+s.Target()+" of requests to "+s.Host+", which the egress proxy adds. The Worker never has the value.")
+		}
+	}
 	return x, nil
 }
 

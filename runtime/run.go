@@ -29,7 +29,10 @@ type RunRequest struct {
 	Patch        policy.PatchDigest
 	PatchContent []byte
 	// Sandbox holds --network, --seccomp, --limit, --timeout and --env.
-	Sandbox     policy.SandboxPolicy
+	Sandbox policy.SandboxPolicy
+	// Secrets are the stores of handles that Sandbox.Secrets names; others are the
+	// operator's.
+	Secrets     map[policy.SecretHandle]CallerSecret
 	RelativeCwd string
 	Command     []string
 	// Keep leaves the workspace for later: its cleanup policy is keep_until_asked.

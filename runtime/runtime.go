@@ -67,7 +67,9 @@ type Runtime struct {
 	direct     map[policy.WorkerID][]*os.File // locked sources of direct mounts
 	events     broadcast
 	looks      chan struct{} // a place for each look under way
-	importing  sync.Map      // ids of images that this process is at work on
+	// callerSecrets are those of the caller of `yoi run`, for its one Worker.
+	callerSecrets map[policy.SecretHandle]CallerSecret
+	importing     sync.Map // ids of images that this process is at work on
 }
 
 // embeddedSegment keeps the ledger of embedded runs short, since each run reads

@@ -347,6 +347,8 @@ type Worker struct {
 	Outcome      *Outcome            `json:"outcome,omitempty"`
 	// Protections are those of policy.Protection that held it; absent before its start.
 	Protections *policy.Protections `json:"protections,omitempty"`
+	// Secrets are those that it was given, by handle; never their values.
+	Secrets     []policy.SecretUse  `json:"secrets,omitempty"`
 	Workspace   *Workspace          `json:"workspace,omitempty"` // in detail and list
 	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
 }

@@ -33,6 +33,8 @@ type launch struct {
 	// volatile workspaces are thrown away after a crash: nothing is synced.
 	volatile bool
 	readOnly bool
+	// secrets are those that go into the sandbox: see giveSecrets.
+	secrets []policy.Secret
 	// unrecorded Workers are the Runtime's own: they look at a workspace.
 	unrecorded bool
 }
@@ -83,6 +85,12 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		}
 		files.Direct = []*os.File{dir}
 	}
+	uses, err := r.giveSecrets(ctx, a, &l, &files)
+	if err != nil {
+		r.closeDirect(l.id)
+		return w, nil, err
+	}
+	defer files.Secrets.Close() // nil is an error nobody needs
 	if l.logs {
 		w.Logs = []string{"stdout", "stderr"}
 	}
@@ -98,7 +106,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		return r.launchFailed(ctx, l, w, err)
 	}
 	w.Diagnostics = append(w.Diagnostics, launched.Warnings...)
-	w.Status, w.StartedAt, w.Protections = registry.WorkerRunning, launched.StartedAt, &launched.Protections
+	w.Status, w.StartedAt, w.Protections, w.Secrets = registry.WorkerRunning, launched.StartedAt, &launched.Protections, uses
 	if err := r.recordStart(ctx, l, w); err != nil {
 		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
 		launched.Pidfd.Close()
@@ -122,7 +130,7 @@ func (r *Runtime) recordStart(ctx context.Context, l launch, w registry.Worker) 
 		return r.registry.PutWorker(ctx, w)
 	}
 	_, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
-		v.Status, v.StartedAt, v.Protections, v.Diagnostics = w.Status, w.StartedAt, w.Protections, w.Diagnostics
+		v.Status, v.StartedAt, v.Protections, v.Secrets, v.Diagnostics = w.Status, w.StartedAt, w.Protections, w.Secrets, w.Diagnostics
 		return nil
 	})
 	return err
@@ -141,7 +149,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
 		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
-		Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
+		Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}
 	if _, named := req.Root.Image(); named {
 		req.Image = helperImage(a.Image)

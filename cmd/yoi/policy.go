@@ -77,6 +77,7 @@ func (a *app) underPolicy(file string, flags policy.SandboxPolicy) (policy.Sandb
 			p.Require = append(p.Require, r)
 		}
 	}
+	p.Secrets = append(p.Secrets, flags.Secrets...)
 	p.BuildCache = p.BuildCache || flags.BuildCache
 	p.PublishCaches = p.PublishCaches || flags.PublishCaches
 	// Both leave out what is not set.

@@ -30,6 +30,7 @@ type runFlags struct {
 	keep                                           bool
 	shared                                         sharedFlags
 	root                                           rootFlags
+	authority                                      authorityFlags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -71,6 +72,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringVar(&f.policy, "policy", "", "a sandbox policy's `FILE`, TOML or JSON; other flags go first (see yoi policy)")
 	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock or limits (repeatable)")
 	f.root.add(fl)
+	f.authority.register(c, true)
 	return c
 }
 
@@ -149,6 +151,9 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 	}
 	req.Sandbox.Limits.WallClock = f.timeout
 	if req.Caches, err = f.shared.apply(&req.Sandbox); err != nil {
+		return req, err
+	}
+	if req.Secrets, err = f.authority.apply(&req.Sandbox); err != nil {
 		return req, err
 	}
 	if req.Sandbox, err = a.underPolicy(f.policy, req.Sandbox); err != nil {

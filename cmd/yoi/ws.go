@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,6 +22,7 @@ type createFlags struct {
 	scope, env, require                                                                    []string
 	shared                                                                                 sharedFlags
 	root                                                                                   rootFlags
+	authority                                                                              authorityFlags
 }
 
 func (a *app) wsCreate() *cobra.Command {
@@ -64,6 +66,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock or limits (repeatable)")
 	f.shared.register(c)
 	f.root.add(fl)
+	f.authority.register(c, false)
 	fl.StringVar(&f.key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's workspace")
 	return c
 }
@@ -88,6 +91,13 @@ func (a *app) createRequest(f createFlags, argv []string) (req runtime.CreateWor
 	caches, err := f.shared.apply(&req.Sandbox)
 	if err != nil {
 		return req, err
+	}
+	own, err := f.authority.apply(&req.Sandbox)
+	if err != nil {
+		return req, err
+	}
+	if len(own) > 0 {
+		return req, usageError{errors.New("--secret with a source of the caller's goes with yoi run: a workspace's Workers are given the operator's, by handle")}
 	}
 	if req.Sandbox, err = a.underPolicy(f.policy, req.Sandbox); err != nil {
 		return req, err

@@ -27,6 +27,11 @@ func (a *arena) alloc(n int) (unsafe.Pointer, error) {
 		if err != nil {
 			return nil, os.NewSyscallError("mmap", err)
 		}
+		// No core dump of ours has a Worker's environment or secrets (madvise(2)).
+		if err := unix.Madvise(b, unix.MADV_DONTDUMP); err != nil {
+			_ = unix.Munmap(b) // nothing is in it
+			return nil, os.NewSyscallError("madvise", err)
+		}
 		a.chunks, a.used = append(a.chunks, b), 0
 	}
 	p := unsafe.Pointer(&a.chunks[len(a.chunks)-1][a.used])

@@ -107,6 +107,34 @@ func (p *Program) Strs(ss []string) Arg {
 	return mem
 }
 
+// Join is Bytes of parts one behind the other.
+func (p *Program) Join(parts ...[]byte) Arg {
+	n := 0
+	for _, b := range parts {
+		n += len(b)
+	}
+	mem := p.Space(n)
+	if p.err == nil {
+		to := unsafe.Slice((*byte)(p.pointer(mem)), n)
+		for _, b := range parts {
+			to = to[copy(to, b):]
+		}
+	}
+	return mem
+}
+
+// Pointers is a NULL-terminated array of addresses.
+func (p *Program) Pointers(list []Arg) Arg {
+	mem := p.Space(8 * (len(list) + 1))
+	if p.err == nil {
+		to := unsafe.Slice((*uint64)(p.pointer(mem)), len(list)+1)
+		for i, a := range list {
+			to[i] = a.v
+		}
+	}
+	return mem
+}
+
 // Struct copies v, which must hold no Go pointer, into the program's memory.
 func Struct[T any](p *Program, v T) Arg {
 	mem := p.Space(int(unsafe.Sizeof(v)))

@@ -77,6 +77,7 @@ func WorkerRecord() runtime.Worker {
 		Command: []string{"make", "-j2"}, RelativeCwd: "src", CreatedAt: Then, StartedAt: Then.Add(time.Second),
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
 		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
+		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true, Exceeded: "disk_bytes",
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
@@ -115,6 +116,7 @@ func sandbox() policy.SandboxPolicy {
 			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1,
 			MemoryMax: 1 << 30, MemoryHigh: 1 << 29, SwapMax: 1 << 20, Tasks: 64, CPUPercent: 150, CPUWeight: 50, IOWeight: 50,
 			IORead: 1 << 20, IOWrite: 1 << 20},
+		Secrets: []policy.Secret{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Prefix: "Bearer "}},
 		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,
 		Quota: policy.Quota{Bytes: 1 << 20, Inodes: 100, Hard: true}, BuildCache: true, PublishCaches: true,
 	}

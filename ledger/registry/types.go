@@ -163,6 +163,8 @@ type Worker struct {
 	Outcome      *Outcome            `json:"outcome,omitempty"`
 	// Protections are those that its kernel had for it; nil before the start.
 	Protections *policy.Protections `json:"protections,omitempty"`
+	// Secrets are those that it was given; never their values.
+	Secrets []policy.SecretUse `json:"secrets,omitempty"`
 	// Logs are the names of the log files in the Worker's directory.
 	Logs        []string            `json:"logs,omitempty"`
 	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
