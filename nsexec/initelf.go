@@ -47,7 +47,7 @@ func makeInit() (*os.File, error) {
 		f.Close()
 		return nil, initFailed("write", err)
 	}
-	if err := unix.Fchmod(fd, 0o111); err != nil {
+	if err := unix.Fchmod(fd, initMode()); err != nil {
 		f.Close()
 		return nil, initFailed("fchmod", err)
 	}
@@ -97,5 +97,6 @@ func initImage() ([]byte, error) {
 	le.PutUint32(stack, 0x6474e551) // PT_GNU_STACK, not executable
 	le.PutUint32(stack[4:], 6)
 	copy(image[initCode:], window[:n])
+	weakenInit(image)
 	return image, nil
 }

@@ -65,6 +65,7 @@ type launching struct {
 }
 
 func launch(ctx context.Context, s *Spec) (p *Process, err error) {
+	s = weakenSpec(s)
 	l := &launching{ctx: ctx, sync: -1, process: &Process{started: time.Now(), done: make(chan struct{})}}
 	l.script = script{Program: replay.New(), spec: s, syncFD: -1, parentFD: -1}
 	defer func() {
@@ -138,7 +139,11 @@ func (l *launching) prepare() error {
 			l.setupUID, l.setupGID = 0, 0
 		}
 	}
-	return l.build()
+	if err := l.build(); err != nil {
+		return err
+	}
+	l.weaken()
+	return nil
 }
 
 // selfPidfd is a pidfd of this process for its sandboxes to watch.

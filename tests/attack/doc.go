@@ -3,10 +3,13 @@
 //
 // The tries are those of the program in intruder/, which is committed into the
 // repository that the Worker runs on. An attack that never succeeds anywhere
-// proves nothing, so each is first shown to succeed, or to reach the kernel,
-// in a weakened sandbox: root with its capabilities and without a filter, in
-// namespaces of its own so that it does no harm.
+// proves nothing, so each must succeed once where what stops it is missing: in a
+// sandbox of a yoi that is built to leave single protections out of an otherwise
+// whole launch (the build tag attacktest, nsexec/weaken_on.go), or, where the
+// user namespace alone refuses it, in a set-up with less.
 //
 // What the host does with a Worker's files afterwards (planted links, git
-// configuration that runs programs) is attacked in the planted_ files.
+// configuration that runs programs) is attacked in the planted_ files; what a
+// Worker can find out about the host in sweep_test.go; what it can use up in
+// resources_test.go.
 package attack

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
@@ -59,16 +61,12 @@ type verdict struct {
 	said      string
 }
 
-// script makes all tries in one shell and marks each one's answer.
-func script(program string, table []try) string {
+// script makes the tries of those numbers in one shell and marks each answer.
+func script(program string, table []try, which []int) string {
 	var b strings.Builder
-	for i, a := range table {
-		fmt.Fprintf(&b, "echo '== %d'; ", i)
-		if a.weak == ajar && program != "./intruder" {
-			b.WriteString("exec 9</etc/passwd; ")
-		}
-		b.WriteString(program + " " + a.name)
-		for _, arg := range a.args {
+	for _, i := range which {
+		fmt.Fprintf(&b, "echo '== %d'; %s %s", i, program, table[i].name)
+		for _, arg := range table[i].args {
 			b.WriteString(" '" + arg + "'")
 		}
 		b.WriteString(" 2>&1; echo \"-- $?\"\n")
@@ -76,7 +74,7 @@ func script(program string, table []try) string {
 	return b.String()
 }
 
-func verdicts(t *testing.T, out string, n int) map[int]verdict {
+func verdicts(t *testing.T, out string, which []int) map[int]verdict {
 	t.Helper()
 	got := map[int]verdict{}
 	for part := range strings.SplitSeq("\n"+out, "\n== ") {
@@ -85,84 +83,114 @@ func verdicts(t *testing.T, out string, n int) map[int]verdict {
 		if err != nil {
 			continue
 		}
-		said, code, ok := strings.Cut(rest, "\n-- ")
-		code, _, _ = strings.Cut(code, "\n")
-		if !ok || (code != "0" && code != "1") {
+		end := strings.LastIndex("\n"+rest, "\n-- ")
+		if end < 0 {
+			t.Errorf("try %d did not end: %s", i, rest)
+			continue
+		}
+		said, code := rest[:end], strings.TrimSpace(rest[end+len("-- "):])
+		if code != "0" && code != "1" {
 			t.Errorf("try %d ended with %q: %s", i, code, said)
 			continue
 		}
 		got[i] = verdict{code == "0", said}
 	}
-	if len(got) != n {
-		t.Fatalf("%d verdicts of %d tries:\n%s", len(got), n, out)
+	if len(got) != len(which) {
+		t.Fatalf("%d verdicts of %d tries:\n%s", len(got), len(which), out)
 	}
 	return got
 }
 
-// weakened runs the tries in the set-ups with holes. Those that reach the
-// kernel there are attacks that the sandbox, not the kernel, has to stop.
-func weakened(t *testing.T, table []try) map[int]bool {
+// unsandboxed makes the tries that no weakened sandbox lets through where there is
+// none, and adds those that succeeded to shown.
+func unsandboxed(t *testing.T, dir string, table []try, shown map[int]bool) {
 	t.Helper()
-	shown := map[int]bool{}
 	for i, a := range table {
-		if a.weak == unshown {
+		if a.weak[0] != bare && a.weak[0] != host {
 			continue
 		}
-		shell := []string{"sh", "-c", script(intruderPath(t), []try{a}) + "true"}
-		if a.weak == bare { // one set of namespaces each: a try may spoil them
+		shell := []string{"sh", "-c", script(intruderPath(t), table, []int{i}) + "true"}
+		if a.weak[0] == bare { // one set of namespaces each: a try may spoil them
 			shell = append([]string{"unshare", "--mount", "--propagation=private", "--pid", "--fork", "--mount-proc", "--ipc", "--uts"}, shell...)
 		}
-		out, err := exec.Command(shell[0], shell[1:]...).CombinedOutput()
+		cmd := exec.Command(shell[0], shell[1:]...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "SECRET_TOKEN="+rig.Canary)
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", a.weak, err, out)
 		}
-		shown[i] = verdicts(t, string(out), 1)[0].succeeded
+		if verdicts(t, string(out), []int{i})[i].succeeded {
+			shown[i] = true
+		}
 	}
-	return shown
+}
+
+// weakened makes the tries in sandboxes that lack what would stop them, and adds
+// those that succeeded to shown.
+func weakened(t *testing.T, y rig.Yoi, repo testenv.Repo, table []try, shown map[int]bool) {
+	t.Helper()
+	for _, which := range sets(table) {
+		set := strings.Join(table[which[0]].weak, ",")
+		weak := y
+		weak.Program = rig.Program(t, "yoi", "attacktest")
+		weak.Env = append(weak.Env, "YOI_WEAKEN="+set)
+		r := inside(t, weak, repo, "default", table, which)
+		for i, v := range verdicts(t, r.Stdout, which) {
+			if v.succeeded {
+				shown[i] = true
+			} else {
+				t.Logf("as uid %d without %s: %s: %s", y.UID, set, table[i], strings.TrimSpace(v.said))
+			}
+		}
+	}
 }
 
 // TestAttackTable runs every try inside, as root's Worker and as an ordinary
-// user's, under each profile that a caller may choose. None may succeed.
+// user's, under each profile that a caller may choose: none may succeed. And each
+// must succeed in a sandbox that lacks what stops it, or it proves nothing.
 func TestAttackTable(t *testing.T) {
 	testenv.Root(t)
 	repo := trojan(t)
+	shown := map[int]bool{}
+	var table []try
+	var dir string // one of the secrets
 	for _, uid := range []int{0, rig.Ordinary} {
 		p := rig.NewPlace(t, "disk", uid)
 		src := p.Give(t, repo)
 		y := p.Yoi(t)
-		table := tries([]string{p.Dir, src.Dir, y.Root})
-		shown := weakened(t, table)
+		dir = p.Dir
+		table = tries([]string{p.Dir, src.Dir, y.Root})
+		var which []int
+		for i := range table {
+			which = append(which, i)
+		}
 		for _, profile := range []policy.SeccompProfile{policy.SeccompDefault, policy.SeccompStrict} {
 			t.Run(fmt.Sprintf("uid %d/%s", uid, profile), func(t *testing.T) {
-				r := inside(t, y, src, string(profile), table)
-				for i, v := range verdicts(t, r.Stdout, len(table)) {
-					a := table[i]
+				r := inside(t, y, src, string(profile), table, which)
+				for i, v := range verdicts(t, r.Stdout, which) {
 					if v.succeeded {
-						t.Errorf("%s %s\n%s", a.name, strings.Join(a.args, " "), v.said)
+						t.Errorf("%s\n%s", table[i], v.said)
 					}
 				}
 			})
 		}
-		count := 0
-		for i, a := range table {
-			if shown[i] {
-				count++
-			} else if a.weak != unshown {
-				t.Logf("not shown to succeed on this kernel: %s %s", a.name, strings.Join(a.args, " "))
-			}
-		}
-		if count < len(table)*2/3 {
-			t.Errorf("only %d of %d attacks were shown to succeed in a weakened sandbox", count, len(table))
-		}
+		weakened(t, y, src, table, shown)
 		rig.Clean(t, y.Root)
+	}
+	unsandboxed(t, dir, table, shown)
+	for i, a := range table {
+		if !shown[i] && a.weak[0] != unshown {
+			t.Errorf("no sandbox without %s lets it succeed, so it cannot fail: %s", strings.Join(a.weak, ", "), a)
+		}
 	}
 }
 
-// inside runs the table in the sandbox, started by a caller that is careless
-// with its own descriptors and environment.
-func inside(t *testing.T, y rig.Yoi, repo testenv.Repo, profile string, table []try) rig.Result {
+// inside makes tries in the sandbox, started by a caller that is careless with its
+// own descriptors, groups and environment.
+func inside(t *testing.T, y rig.Yoi, repo testenv.Repo, profile string, table []try, which []int) rig.Result {
 	t.Helper()
-	cmd := y.Cmd("run", "--repo", repo.Dir, "--seccomp", profile, "--", "sh", "-c", script("./intruder", table))
+	cmd := y.Cmd("run", "--repo", repo.Dir, "--seccomp", profile, "--", "sh", "-c", script("/workspace/small/intruder", table, which))
 	passwd, err := os.Open("/etc/passwd")
 	if err != nil {
 		t.Fatal(err)
@@ -173,9 +201,29 @@ func inside(t *testing.T, y rig.Yoi, repo testenv.Repo, profile string, table []
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	cmd.ExtraFiles = []*os.File{passwd, dir} // not close-on-exec in the child
+	mail := letter(t, passwd)
+	defer mail.Close()
+	cmd.ExtraFiles = []*os.File{passwd, dir, mail} // 3, 4 and 5, not close-on-exec in the child
+	if y.UID == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Groups: []uint32{4, 24}}
+	}
 	cmd.Stdin = strings.NewReader("")
 	return rig.Finish(t, cmd).Want(t, 0)
+}
+
+// letter is a socket in which a descriptor waits.
+func letter(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender := os.NewFile(uintptr(pair[0]), "sender")
+	defer sender.Close()
+	if err := unix.Sendmsg(pair[0], []byte("x"), unix.UnixRights(int(f.Fd())), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(pair[1]), "letter")
 }
 
 // TestAttackKillEverything: the Worker kills all that it can, and that is the

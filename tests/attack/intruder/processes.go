@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -23,6 +24,12 @@ func init() {
 	attacks["shm"] = shm
 	attacks["setns"] = setns
 	attacks["nice"] = nice
+	attacks["route"] = route
+	attacks["terminal-ioctl"] = terminalIoctl
+	attacks["raise-limit"] = raiseLimit
+	attacks["oom-score"] = oomScore
+	attacks["parent-environment"] = parentEnvironment
+	attacks["groups"] = groups
 }
 
 // processes looks for any but itself and PID 1.
@@ -147,4 +154,109 @@ func nice([]string) (string, error) {
 		return "", err
 	}
 	return "nice -10", nil
+}
+
+// route connects a datagram socket, which sends nothing but needs a route.
+func route(args []string) (string, error) {
+	c, err := net.Dial("udp", args[0])
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return "a route to " + args[0], nil
+}
+
+// terminalIoctl tries a request on a terminal of its own, with and without bits
+// above the 32 that the kernel looks at (CVE-2019-7303).
+func terminalIoctl(args []string) (string, error) {
+	request, err := strconv.ParseUint(args[0], 0, 64)
+	if err != nil {
+		return "", err
+	}
+	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(master)
+	var value [16]byte // also the lock that TIOCSPTLCK opens
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCSPTLCK, uintptr(unsafe.Pointer(&value))); errno != 0 {
+		return "", errno
+	}
+	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return "", errno
+	}
+	// TIOCSTI is for the controlling terminal only.
+	if _, err := unix.Setsid(); err != nil {
+		return "", err
+	}
+	if err := unix.IoctlSetInt(int(slave), unix.TIOCSCTTY, 0); err != nil {
+		return "", err
+	}
+	signal.Ignore(unix.SIGHUP)
+	for _, high := range []uint64{0, 1 << 32, 0xffffffff << 32} {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, slave, uintptr(request|high), uintptr(unsafe.Pointer(&value)))
+		if errno != unix.EPERM {
+			return fmt.Sprintf("request %#x: %v", request|high, errno), nil
+		}
+	}
+	return "", unix.EPERM
+}
+
+// raiseLimit lifts a hard limit that the launch has set.
+func raiseLimit([]string) (string, error) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &l); err != nil {
+		return "", err
+	}
+	if l.Max != 0 {
+		return "core files are possible", nil
+	}
+	l.Max, l.Cur = 1<<20, 1<<20
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &l, nil); err != nil {
+		return "", err
+	}
+	return "core files", nil
+}
+
+// oomScore makes others die first.
+func oomScore([]string) (string, error) {
+	b, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return "", err
+	}
+	v, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(v-100)), 0); err != nil {
+		return "", err
+	}
+	return fmt.Sprint(v - 100), nil
+}
+
+// parentEnvironment looks for what the caller of the sandbox has in its own: a
+// parent outside of its pid namespace reads as 0.
+func parentEnvironment([]string) (string, error) {
+	for _, pid := range []int{os.Getppid(), 1} {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); err == nil && strings.Contains(string(b), "SECRET_TOKEN") {
+			return fmt.Sprintf("the caller's environment, of process %d", pid), nil
+		}
+	}
+	if strings.Contains(strings.Join(os.Environ(), " "), "SECRET_TOKEN") {
+		return "the caller's environment", nil
+	}
+	return "", fmt.Errorf("nothing of the caller's")
+}
+
+// groups looks for supplementary groups.
+func groups([]string) (string, error) {
+	got, err := unix.Getgroups()
+	if err != nil {
+		return "", err
+	}
+	if len(got) == 0 {
+		return "", fmt.Errorf("none")
+	}
+	return fmt.Sprint(got), nil
 }
