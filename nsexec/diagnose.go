@@ -25,7 +25,7 @@ var callNames = map[uintptr]string{
 	unix.SYS_WRITE: "write", unix.SYS_READ: "read", unix.SYS_IOCTL: "ioctl", unix.SYS_FCHDIR: "fchdir", unix.SYS_SYMLINKAT: "symlinkat",
 	unix.SYS_LANDLOCK_CREATE_RULESET: "landlock_create_ruleset", unix.SYS_LANDLOCK_ADD_RULE: "landlock_add_rule",
 	unix.SYS_LANDLOCK_RESTRICT_SELF: "landlock_restrict_self",
-	unix.SYS_SETRESUID:              "setresuid", unix.SYS_SETRESGID: "setresgid", unix.SYS_SETGROUPS: "setgroups", unix.SYS_CLONE: "clone",
+	unix.SYS_SETRESUID:              "setresuid", unix.SYS_SETRESGID: "setresgid", unix.SYS_SETGROUPS: "setgroups", unix.SYS_CLONE: "clone", unix.SYS_FCNTL: "fcntl", unix.SYS_DUP3: "dup3",
 }
 
 func callName(nr uintptr) string {

@@ -57,7 +57,10 @@
 // they keep giving access to what the plan shows. The path in the fourth field
 // of /proc/self/mountinfo is the kernel's to show: package mounts says how to
 // avoid it. A Stdio descriptor that was opened by a host path shows that path in
-// /proc/self/fd: use Logs or pipes.
+// /proc/self/fd: use Logs or pipes. Without Landlock's restriction of files (an
+// old kernel, or Workers that mount) a command or script whose interpreter is
+// /proc/self/exe runs the launcher's program inside, whose file a Worker with the
+// caller's own uid may write to once no launcher runs it: install it as root.
 //
 // A launcher with an id range becomes non-dumpable by its first launch, because
 // the child changes its ids while it shares the launcher's memory

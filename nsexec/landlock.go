@@ -18,6 +18,10 @@ import (
 // plan were writable by mistake. Reading is the mount plan's matter alone: what
 // is mounted is meant to be read, and every open would pay for asking again.
 //
+// It executes only what is beneath its root. Until its first exec the Worker's
+// process has the launcher's memory, so /proc/self/exe, named as the command or
+// by a script's first line, would be the launcher's program (CVE-2019-5736).
+//
 // TCP is not restricted: a sandbox without a network has no route, and servers
 // on its own loopback interface are what tests are made of.
 type Landlock struct {
@@ -31,6 +35,7 @@ type Landlock struct {
 
 // Rights of linux/landlock.h.
 const (
+	fsExecute    = 1 << 0
 	fsWriteFile  = 1 << 1
 	fsRemoveDir  = 1 << 4
 	fsRemoveFile = 1 << 5
@@ -80,7 +85,7 @@ func LandlockABI() int {
 // git does all day.
 func (l *Landlock) restricts(abi int) (a rulesetAttr) {
 	if abi >= 2 && !l.Mounts {
-		a.fs = fsWriteFile | fsRemoveDir | fsRemoveFile | fsMakeChar | fsMakeDir | fsMakeReg | fsMakeSock | fsMakeFifo |
+		a.fs = fsExecute | fsWriteFile | fsRemoveDir | fsRemoveFile | fsMakeChar | fsMakeDir | fsMakeReg | fsMakeSock | fsMakeFifo |
 			fsMakeBlock | fsMakeSym | fsRefer
 		if abi >= 3 {
 			a.fs |= fsTruncate
@@ -113,8 +118,9 @@ func (b *script) landlock() error {
 	b.Add(unix.SYS_LANDLOCK_CREATE_RULESET, replay.Struct(b.Program, attr), num(unsafe.Sizeof(attr)), num(0)).Save(slotCtx)
 	if attr.fs != 0 {
 		const device = fsWriteFile | fsTruncate | fsIoctlDev
+		b.beneath("/", fsExecute)
 		for _, w := range l.Writable {
-			b.beneath(w, attr.fs&^(fsMakeChar|fsMakeBlock|fsIoctlDev))
+			b.beneath(w, attr.fs&^(fsExecute|fsMakeChar|fsMakeBlock|fsIoctlDev))
 		}
 		for _, d := range b.deviceDirs() {
 			b.beneath(d, attr.fs&device)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestLandlockByABI(t *testing.T) {
-	const old = fsWriteFile | fsRemoveDir | fsRemoveFile | fsMakeChar | fsMakeDir | fsMakeReg | fsMakeSock | fsMakeFifo | fsMakeBlock | fsMakeSym | fsRefer
+	const old = fsExecute | fsWriteFile | fsRemoveDir | fsRemoveFile | fsMakeChar | fsMakeDir | fsMakeReg | fsMakeSock | fsMakeFifo | fsMakeBlock | fsMakeSym | fsRefer
 	scopes := uint64(scopeAbstractUnixSocket | scopeSignal)
 	for _, test := range []struct {
 		abi    int
@@ -78,6 +78,36 @@ func TestAttackBehindTheMounts(t *testing.T) {
 	}
 }
 
+// Until its first exec the Worker's process is a second one of the launcher's
+// memory, with the launcher's program as its /proc/self/exe (CVE-2019-5736).
+func TestAttackLauncherProgram(t *testing.T) {
+	if LandlockABI() < 2 {
+		testenv.MissingKernelFeature(t, "Landlock ABI 2", fmt.Sprintf("the kernel has %d", LandlockABI()))
+	}
+	for _, name := range []string{"/proc/self/exe", "/proc/thread-self/exe", "/script"} {
+		spec := func(l *Landlock) *Spec {
+			s := newSpec(name)
+			s.Env = append(s.Env, "NSEXEC_TEST_ROLE=launchers-program")
+			s.Plan = systemPlan(mounts.File{Target: "/script", Mode: 0o755, Content: []byte("#!/proc/self/exe\n")})
+			s.Landlock = l
+			return s
+		}
+		if out, o, err := tryRun(t, spec(nil)); err != nil || o.ExitCode != 0 || out != "the launcher's program\n" {
+			t.Errorf("%s without Landlock: %q %+v %v: this proves nothing", name, out, o, err)
+		}
+		out, _, err := tryRun(t, spec(&Landlock{Writable: []string{"/tmp"}}))
+		if err == nil {
+			t.Errorf("%s with Landlock: %q", name, out)
+			continue
+		}
+		wantCode(t, err, policy.CodeCommandNotExecutable)
+	}
+}
+
+func init() {
+	roles["launchers-program"] = func() { fmt.Println("the launcher's program") }
+}
+
 // What work needs goes on under Landlock.
 func TestLandlockLetsWork(t *testing.T) {
 	if LandlockABI() < 2 {
@@ -87,6 +117,8 @@ func TestLandlockLetsWork(t *testing.T) {
 mkdir a b; echo x >a/f; mv a/f b/g; ln b/g a/h; truncate -s 0 b/g; mkfifo p; ln -s b l; rm -r a
 python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("s")'
 echo x >/dev/null; echo 5 >/proc/self/oom_score_adj; head -c 1 /dev/urandom >/dev/shm/r
+python3 -c 'import os; f = os.memfd_create("x"); os.write(f, open("/usr/bin/true", "rb").read()); os.execve(f, ["true"], {})'
+printf '#!/usr/bin/env sh\n:' >s.sh; chmod 755 s.sh; ./s.sh; cp /usr/bin/true t; ./t; /lib64/ld-linux-x86-64.so.2 /usr/bin/true
 sleep 50 & kill $!; cat /usr/bin/env >/dev/null; echo fine`
 	s := newSpec("/bin/sh", "-c", script)
 	s.Landlock = &Landlock{Writable: []string{"/tmp", "/dev/shm"}}
