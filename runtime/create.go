@@ -248,7 +248,7 @@ func (c *creation) pristine(ctx context.Context) error {
 	for i := range c.repos {
 		repo := &c.repos[i]
 		id, holder := repo.point.RepositoryID, string(c.id)
-		if c.strategy == policy.StrategyGitSparse && len(repo.caches) == 0 { // it takes nothing from a tree
+		if checksOut(c.strategy) && len(repo.caches) == 0 { // it takes nothing from a tree
 			if err := c.r.cache.Pin(ctx, repo.point, holder); err != nil {
 				return err
 			}
@@ -272,6 +272,12 @@ func (c *creation) pristine(ctx context.Context) error {
 			func(ctx context.Context) error { return c.r.cache.ReleasePristine(ctx, id, tree.Key, holder) })
 	}
 	return nil
+}
+
+// checksOut says that git itself makes each workspace's tree. Only what shared
+// caches are keyed by is read from one of the cache's.
+func checksOut(s policy.StrategyName) bool {
+	return s == policy.StrategyGitWorktree || s == policy.StrategyGitSparse
 }
 
 func (c *creation) trees() []helper.RepositoryTree {
@@ -311,7 +317,7 @@ func (c *creation) materialize(ctx context.Context) (err error) {
 	if c.strategy == policy.StrategyExternal {
 		return c.external(ctx)
 	}
-	if c.made.Files == 0 { // a strategy in constant time looks at no file
+	if c.made.Files == 0 && !checksOut(c.strategy) { // a strategy in constant time looks at no file
 		for _, repo := range c.repos {
 			if repo.tree != nil {
 				c.made.Files += int64(repo.tree.Entries)
@@ -341,7 +347,7 @@ func (c *creation) gitDirs(ctx context.Context) error {
 				return err
 			}
 			c.r.measured(t.Strategy, int64(tree.Entries), time.Since(began))
-			c.made.Files, c.made.Bytes = int64(tree.Entries), tree.Bytes
+			c.made.Files, c.made.Bytes = c.made.Files+int64(tree.Entries), c.made.Bytes+tree.Bytes
 			c.warnings = append(c.warnings, warnings...)
 			if err := c.keepIndex(t.RepositoryID); err != nil {
 				return err
@@ -469,7 +475,7 @@ func (c *creation) allocation() registry.Allocation {
 			}
 		}
 		a.Mounts = append(a.Mounts, m)
-		if t.TreeKey != "" && (t.Strategy != policy.StrategyGitSparse || c.repos[i].tree != nil) {
+		if t.TreeKey != "" && (!checksOut(t.Strategy) || c.repos[i].tree != nil) {
 			a.SourceCacheRefs = append(a.SourceCacheRefs, rootdir.Tree(t.RepositoryID, t.TreeKey))
 		}
 	}

@@ -57,8 +57,7 @@ func (c *creation) checkSnapshot() error {
 				WithHint("Leave the scope out, and the rest by an artifact policy if it must not come along: yoi repo add --exclude.")
 		}
 	}
-	switch c.strategy {
-	case policy.StrategyGitWorktree, policy.StrategyGitSparse:
+	if checksOut(c.strategy) {
 		return policy.Errorf(policy.CodeStrategyUnsupported, op, "%s checks a commit out and cannot take a working tree as it is", c.strategy).
 			WithHint("Use --strategy auto.")
 	}

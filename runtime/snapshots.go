@@ -405,7 +405,7 @@ func (c *creation) checkSnapshots() error {
 			return policy.Errorf(policy.CodeStrategyUnsupported, "runtime.create", "remote_snapshot takes repositories that are snapshot stores, and %s is none", repo.source.ID).
 				WithHint("Import one first: yoi snapshot import.")
 		}
-		if (c.strategy == policy.StrategyGitWorktree || c.strategy == policy.StrategyGitSparse) && stored {
+		if checksOut(c.strategy) && stored {
 			return policy.Errorf(policy.CodeStrategyUnsupported, "runtime.create", "%s makes the files of a commit only, not of a snapshot", c.strategy).
 				WithHint("Use remote_snapshot or auto.")
 		}

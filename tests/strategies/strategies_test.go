@@ -145,6 +145,9 @@ func (m *maker) Make(t *testing.T, source, target string) (string, cow.Result) {
 	m.targets[target] = ws.ID
 	top := filepath.Join(m.y.Root, "execution-workspaces", string(ws.ID))
 	path, res := filepath.Join(top, "root", repo), cow.Result{Warnings: ws.Diagnostics}
+	if built, _ := filepath.Glob(filepath.Join(m.y.Root, "repository-cache/git", repo, "trees/*")); len(built) > 0 && strings.HasPrefix(string(m.strategy), "git_") {
+		t.Errorf("%s takes nothing of a tree in the cache, and has one built: %v", m.strategy, built)
+	}
 	layers := filepath.Join(top, "mounts", repo)
 	if !exists(filepath.Join(layers, cow.UpperName)) {
 		return path, res
