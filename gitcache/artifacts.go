@@ -11,10 +11,11 @@ import (
 	"yoi.dev/yoi-runtime/policy"
 )
 
-// artifactFilter says which entries of a working tree come along: all but git
-// directories, at any depth, and untracked ones that the policy leaves out.
+// artifactFilter says which entries of a working tree come along: of the scope all
+// but git directories, at any depth, and untracked ones that the policy leaves out.
 type artifactFilter struct {
 	source *sourceDir
+	scope  *cone
 	policy policy.Artifacts
 	// tracked are files, and submodules; parents the directories that they are in.
 	tracked, parents map[string]bool
@@ -30,9 +31,9 @@ type artifactFilter struct {
 }
 
 // newArtifactFilter takes as tracked what the source's index has, or its HEAD.
-func newArtifactFilter(d *sourceDir, p policy.Artifacts, tracked []string, head *index.Index) *artifactFilter {
+func newArtifactFilter(d *sourceDir, s policy.Scope, p policy.Artifacts, tracked []string, head *index.Index) *artifactFilter {
 	f := &artifactFilter{
-		source: d, policy: p, tracked: make(map[string]bool, len(tracked)), parents: make(map[string]bool), whole: make(map[string]bool),
+		source: d, scope: newCone(s), policy: p, tracked: make(map[string]bool, len(tracked)), parents: make(map[string]bool), whole: make(map[string]bool),
 		inside: make(map[string]bool), seen: make(map[string]bool),
 	}
 	for _, name := range tracked {
@@ -71,7 +72,7 @@ func (f *artifactFilter) directory(dir string) func(name string, isDir bool) boo
 	return func(name string, isDir bool) bool {
 		rel := prefix + name
 		switch {
-		case name == ".git":
+		case name == ".git", isDir && !f.scope.enters(rel), !isDir && !f.scope.has(rel):
 			return false
 		case f.tracked[rel], isDir && f.parents[rel]:
 			return true

@@ -39,7 +39,7 @@ func filterOf(t testing.TB, top string, p policy.ArtifactPolicy, tracked ...stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newArtifactFilter(&sourceDir{top: top}, p.Compile(), tracked, empty)
+	return newArtifactFilter(&sourceDir{top: top}, nil, p.Compile(), tracked, empty)
 }
 
 func TestArtifactFilter(t *testing.T) {

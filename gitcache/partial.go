@@ -157,11 +157,17 @@ func newCone(s policy.Scope) *cone {
 
 // has reports whether the file name is in the cone; a nil cone has everything.
 func (c *cone) has(name string) bool {
-	if c == nil || c.beside[path.Dir(name)] {
-		return true
-	}
-	for d := path.Dir(name); d != "."; d = path.Dir(d) {
-		if c.below[d] {
+	return c == nil || c.beside[path.Dir(name)] || c.inside(path.Dir(name))
+}
+
+// enters reports whether there can be such files in the directory dir.
+func (c *cone) enters(dir string) bool {
+	return c == nil || c.beside[dir] || c.inside(dir)
+}
+
+func (c *cone) inside(dir string) bool {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if c.below[dir] {
 			return true
 		}
 	}

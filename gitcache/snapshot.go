@@ -64,7 +64,8 @@ const snapshotAttempts = 3
 // be the point of its HEAD. Every call makes a tree of its own, of which any
 // strategy can make a workspace, and which goes with its last holder
 // (ReleasePristine). Its private git directory stands at p, so what the working
-// tree has beyond it are uncommitted changes.
+// tree has beyond it are uncommitted changes. Of a scope it takes what git's cone mode
+// does, untracked files too.
 //
 // What the tree holds is the working tree at one moment: CopyLive says how that
 // is known. The source's index and HEAD are the same before and after.
@@ -209,7 +210,7 @@ func (t *taking) once(ctx context.Context, d *sourceDir) (Snapshot, marker, erro
 	if err != nil {
 		return Snapshot{}, marker{}, err
 	}
-	f := newArtifactFilter(d, t.o.Artifacts.Compile(), tracked, x)
+	f := newArtifactFilter(d, t.point.Scope, t.o.Artifacts.Compile(), tracked, x)
 	// What git calls the changes is only evidence, and is looked for beside the copy.
 	var changes []change
 	var changesErr error
@@ -238,7 +239,7 @@ func (t *taking) once(ctx context.Context, d *sourceDir) (Snapshot, marker, erro
 	}
 	after.count(changes)
 	snap := Snapshot{Rounds: rounds, Source: after, Excluded: f.excluded, ExcludedCount: f.count}
-	m := marker{Commit: t.point.CommitID, Snapshot: true, Warnings: append(warnings, f.warnings...)}
+	m := marker{Commit: t.point.CommitID, Scope: t.point.Scope, Snapshot: true, Warnings: append(warnings, f.warnings...)}
 	return snap, m, t.finish(ctx, x, &snap, &m)
 }
 
@@ -296,9 +297,13 @@ func (t *taking) begin(ctx context.Context) (*index.Index, error) {
 	if err := r.writeSkeleton(t.dir, t.point); err != nil {
 		return nil, diskError(opSnapshot, "the git directory cannot be written", err)
 	}
+	args := []string{"read-tree", t.point.TreeID}
+	if len(t.point.Scope) > 0 { // a merge is what marks the entries outside of it
+		args = []string{"-c", "index.sparse=true", "read-tree", "-m", t.point.TreeID}
+	}
 	_, err := r.c.run(ctx, command{
-		args:  []string{"read-tree", t.point.TreeID},
-		env:   []string{"GIT_DIR=" + filepath.Join(t.dir, ".git"), "GIT_OBJECT_DIRECTORY=" + r.bare("objects")},
+		args:  args,
+		env:   []string{"GIT_DIR=" + filepath.Join(t.dir, ".git"), "GIT_WORK_TREE=" + t.dir, "GIT_OBJECT_DIRECTORY=" + r.bare("objects")},
 		locks: []*lockFile{t.lock}, writes: true, target: t.dir,
 	})
 	if err != nil {

@@ -52,10 +52,6 @@ func (c *creation) checkSnapshot() error {
 		if !isLocal(repo.source) {
 			return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "%s is a remote repository: it has no working tree here", repo.source.ID)
 		}
-		if len(repo.scope) > 0 {
-			return policy.Errorf(policy.CodeDirtyPolicyUnsupported, op, "a snapshot of the working tree takes no scope").
-				WithHint("Leave the scope out, and the rest by an artifact policy if it must not come along: yoi repo add --exclude.")
-		}
 	}
 	if checksOut(c.strategy) {
 		return policy.Errorf(policy.CodeStrategyUnsupported, op, "%s checks a commit out and cannot take a working tree as it is", c.strategy).

@@ -125,7 +125,7 @@ func TestSnapshotEvidence(t *testing.T) {
 	}
 	// Another commit's tree is not what the working tree stands on.
 	y.Run(t, "run", "--repo", repo.Dir, "--rev", "v1", "--dirty", snapshot, "--", "true").Refused(t, 125, policy.CodeDirtyPolicyUnsupported)
-	y.Run(t, "run", "--repo", repo.Dir, "--scope", "src", "--dirty", snapshot, "--", "true").Refused(t, 125, policy.CodeDirtyPolicyUnsupported)
+	y.Run(t, "run", "--repo", repo.Dir, "--scope", "nowhere", "--dirty", snapshot, "--", "true").Refused(t, 125, policy.CodeScopeEmpty)
 	y.Run(t, "run", "--repo", testenv.RepoBare(t).Dir, "--dirty", snapshot, "--", "true").Refused(t, 125, policy.CodeDirtyPolicyUnsupported)
 	y.Run(t, "run", "--repo", "file://"+repo.Dir, "--dirty", snapshot, "--", "true").Refused(t, 125, policy.CodeDirtyPolicyUnsupported)
 	rig.Clean(t, y.Root)

@@ -85,12 +85,13 @@ func (p Place) Give(t testing.TB, r testenv.Repo) testenv.Repo {
 	}
 	to := filepath.Join(parent, filepath.Base(r.Dir))
 	Command(t, "cp", "-a", r.Dir, to)
-	Command(t, "chown", "-hR", owner(p.UID), parent)
+	Command(t, "chown", "-hR", Owner(p.UID), parent)
 	r.Dir = to
 	return r
 }
 
-func owner(uid int) string { return strconv.Itoa(uid) + ":" + strconv.Itoa(uid) }
+// Owner is uid and its group, as chown(1) takes them.
+func Owner(uid int) string { return strconv.Itoa(uid) + ":" + strconv.Itoa(uid) }
 
 // Yoi is the yoi program on a Runtime root of its own in the place.
 func (p Place) Yoi(t testing.TB, tags ...string) Yoi {
