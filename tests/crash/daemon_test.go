@@ -23,9 +23,10 @@ func TestDaemons(t *testing.T) {
 		victim   string
 		fs       string
 		strategy policy.StrategyName
+		points   stride
 	}{
-		{"runtimed", "btrfs", policy.StrategyBtrfsSnapshot}, {"helper", "btrfs", policy.StrategyBtrfsSnapshot},
-		{"runtimed", "ext4", policy.StrategyGitWorktree}, {"helper", "ext4", policy.StrategyOverlay},
+		{"runtimed", "btrfs", policy.StrategyBtrfsSnapshot, every}, {"helper", "btrfs", policy.StrategyBtrfsSnapshot, stride{1, 2}},
+		{"runtimed", "ext4", policy.StrategyGitWorktree, every}, {"helper", "ext4", policy.StrategyOverlay, stride{2, 2}},
 	} {
 		t.Run(c.victim+"/"+string(c.strategy), func(t *testing.T) {
 			p := rig.NewPlace(t, c.fs, yoiUser)
@@ -36,7 +37,7 @@ func TestDaemons(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.Stop(t)
-			walk(t, func(t *testing.T, n int) bool { return cutDaemons(t, d, c.victim, c.strategy, n) })
+			c.points.walk(t, func(t *testing.T, n int) bool { return cutDaemons(t, d, c.victim, c.strategy, n) })
 		})
 	}
 }
@@ -58,7 +59,7 @@ func cutDaemons(t *testing.T, d *rig.Daemons, victim string, s policy.StrategyNa
 	switch {
 	case !killed: // the end in good order has points too
 		killed = d.End(t)
-	case n%2 == 0:
+	case otherwise(n):
 		d.KillBoth(t)
 	}
 	d.HelperEnv, d.RuntimedEnv = nil, nil

@@ -30,11 +30,17 @@ func TestDirtyRun(t *testing.T) {
 		{"ext4", 0, policy.StrategyOverlay, policy.CurrentWorktreeSnapshot},
 		{"btrfs", rig.Ordinary, policy.StrategyBtrfsSnapshot, policy.CurrentWorktreeSnapshot},
 		{"ext4", rig.Ordinary, policy.StrategyOverlay, policy.PatchArtifact},
+		{"xfs", 0, policy.StrategyExternal, policy.CurrentWorktreeSnapshot},
+		{"ext4", 0, policy.StrategyDirect, policy.DirectLegacyMount},
 	} {
 		t.Run(string(c.dirty)+" "+c.fs, func(t *testing.T) {
 			p := rig.NewPlace(t, c.fs, c.uid)
 			repo, y := p.Give(t, source).Dir, p.Yoi(t, tag)
+			rig.Configure(t, y.Root, c.uid, rig.Cloning)
 			args := []string{"run", "--repo", repo, "--strategy", string(c.strategy), "--dirty", string(c.dirty)}
+			if c.strategy == policy.StrategyExternal {
+				args = append(args, "--scope", "src")
+			}
 			if c.dirty == policy.PatchArtifact {
 				file := filepath.Join(p.Dir, "p.patch")
 				if err := os.WriteFile(file, []byte(diff), 0o644); err != nil {

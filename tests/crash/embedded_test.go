@@ -23,19 +23,20 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		fs   string
 		uid  int
+		cold stride // building the tree is the same everywhere but on btrfs
 		only []policy.StrategyName
 	}{
-		{"ext4", 0, []policy.StrategyName{policy.StrategyOverlay, policy.StrategyGitWorktree, policy.StrategyCopy}},
-		{"ext4", rig.Ordinary, []policy.StrategyName{policy.StrategyOverlay}},
-		{"xfs", 0, []policy.StrategyName{policy.StrategyReflink}},
-		{"btrfs", 0, []policy.StrategyName{policy.StrategyBtrfsSnapshot, policy.StrategyReflink}},
-		{"btrfs", rig.Ordinary, []policy.StrategyName{policy.StrategyBtrfsSnapshot, policy.StrategyGitWorktree}},
+		{"ext4", 0, every, []policy.StrategyName{policy.StrategyOverlay, policy.StrategyGitWorktree, policy.StrategyCopy}},
+		{"ext4", rig.Ordinary, stride{1, 2}, []policy.StrategyName{policy.StrategyOverlay}},
+		{"xfs", 0, stride{2, 2}, []policy.StrategyName{policy.StrategyReflink, policy.StrategyExternal}},
+		{"btrfs", 0, stride{1, 2}, []policy.StrategyName{policy.StrategyBtrfsSnapshot, policy.StrategyReflink}},
+		{"btrfs", rig.Ordinary, stride{2, 2}, []policy.StrategyName{policy.StrategyBtrfsSnapshot, policy.StrategyGitWorktree}},
 	} {
 		t.Run(rig.Place{FS: c.fs, UID: c.uid}.String(), func(t *testing.T) {
 			p := rig.NewPlace(t, c.fs, c.uid)
 			repo := p.Give(t, small).Dir
 			t.Run("cold", func(t *testing.T) {
-				walk(t, func(t *testing.T, n int) bool {
+				c.cold.walk(t, func(t *testing.T, n int) bool {
 					y := p.Yoi(t, tag)
 					y.Root = filepath.Join(p.Dir, "cold")
 					killed := cutRun(t, y, n, "run", "--repo", repo, "--strategy", string(c.only[0]), "--", "true")
@@ -46,6 +47,7 @@ func TestRun(t *testing.T) {
 			for _, s := range c.only {
 				t.Run(string(s), func(t *testing.T) {
 					y := p.Yoi(t, tag)
+					rig.Configure(t, y.Root, c.uid, rig.Cloning)
 					walk(t, func(t *testing.T, n int) bool {
 						return cutRun(t, y, n, "run", "--repo", repo, "--strategy", string(s), "--", "true")
 					})
@@ -74,7 +76,7 @@ func cutRun(t *testing.T, y rig.Yoi, n int, args ...string) (killed bool) {
 	machine := rig.Before(t)
 	_, killed = cut(t, y, n, args...)
 	machine.Unchanged(t) // before any recovery: the kernel takes these away
-	if killed && n%2 == 0 {
+	if killed && otherwise(n) {
 		y.OK(t, "gc")
 	} else {
 		y.OK(t, args...)
@@ -98,7 +100,8 @@ func TestCommitsAreNotLost(t *testing.T) {
 	for _, c := range []struct {
 		fs       string
 		strategy policy.StrategyName
-	}{{"btrfs", policy.StrategyBtrfsSnapshot}, {"ext4", policy.StrategyOverlay}, {"ext4", policy.StrategyCopy}} {
+		points   stride
+	}{{"btrfs", policy.StrategyBtrfsSnapshot, stride{1, 2}}, {"ext4", policy.StrategyOverlay, every}, {"ext4", policy.StrategyCopy, stride{2, 2}}} {
 		for _, keep := range []bool{true, false} {
 			name := string(c.strategy)
 			if keep {
@@ -114,7 +117,7 @@ func TestCommitsAreNotLost(t *testing.T) {
 					args = append(args, "--keep")
 				}
 				args = append(args, "--", "sh", "-c", commits)
-				walk(t, func(t *testing.T, n int) bool { return cutCommit(t, y, n, keep, args) })
+				c.points.walk(t, func(t *testing.T, n int) bool { return cutCommit(t, y, n, keep, args) })
 			})
 		}
 	}

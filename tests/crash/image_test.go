@@ -31,7 +31,8 @@ func TestImages(t *testing.T) {
 	for _, c := range []struct {
 		uid    int
 		driver string
-	}{{0, "overlay"}, {rig.Ordinary, "vfs"}} {
+		runs   stride // a run's points are mostly those of any
+	}{{0, "overlay", stride{1, 2}}, {rig.Ordinary, "vfs", stride{2, 2}}} {
 		t.Run(rig.Place{FS: c.driver, UID: c.uid}.String(), func(t *testing.T) {
 			p := rig.NewPlace(t, "disk", c.uid)
 			repo := p.Give(t, small).Dir
@@ -58,19 +59,20 @@ func TestImages(t *testing.T) {
 				name   string
 				before []string
 				args   []string
+				points stride
 			}{
-				{"import", nil, imp}, {"remove", imp, []string{"image", "rm", "victim"}}, {"run", imp, run},
+				{"import", nil, imp, every}, {"remove", imp, []string{"image", "rm", "victim"}, every}, {"run", imp, run, c.runs},
 			} {
 				t.Run(w.name, func(t *testing.T) {
 					there := false
-					walk(t, func(t *testing.T, n int) bool {
+					w.points.walk(t, func(t *testing.T, n int) bool {
 						if w.before != nil && !there {
 							y.OK(t, w.before...)
 						}
 						machine := rig.Before(t)
 						_, killed := cut(t, y, n, w.args...)
 						machine.Unchanged(t)
-						if n%2 == 0 {
+						if otherwise(n) {
 							y.OK(t, "gc")
 						}
 						if w.name == "run" { // which never takes its image away
@@ -126,7 +128,8 @@ func storeHolds(t *testing.T, root, driver string, layers int) {
 func TestImagesDaemons(t *testing.T) {
 	testenv.Root(t)
 	small := testenv.RepoSmall(t)
-	for _, victim := range []string{"runtimed", "helper"} {
+	// The helper's points between import and removal are TestDaemons', too.
+	for victim, points := range map[string]stride{"runtimed": every, "helper": {1, 2}} {
 		t.Run(victim, func(t *testing.T) {
 			p := rig.NewPlace(t, "disk", yoiUser)
 			repo := p.Give(t, small).Dir
@@ -139,7 +142,7 @@ func TestImagesDaemons(t *testing.T) {
 			}
 			d.Stop(t)
 			archive := crashImage(t, "victim")
-			walk(t, func(t *testing.T, n int) bool {
+			points.walk(t, func(t *testing.T, n int) bool {
 				machine := rig.Before(t)
 				if victim == "helper" {
 					d.HelperEnv = []string{layers, crashAt(n)}
@@ -153,7 +156,7 @@ func TestImagesDaemons(t *testing.T) {
 				switch {
 				case !killed:
 					killed = d.End(t)
-				case n%2 == 0:
+				case otherwise(n):
 					d.KillBoth(t)
 				}
 				d.HelperEnv, d.RuntimedEnv = []string{layers}, nil

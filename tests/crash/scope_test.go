@@ -38,7 +38,7 @@ func external(t *testing.T, root string, uid int) {
 func TestExternal(t *testing.T) {
 	testenv.Root(t)
 	small := testenv.RepoSmall(t)
-	for _, victim := range []string{"runtimed", "helper"} {
+	for victim, points := range map[string]stride{"runtimed": every, "helper": {2, 2}} {
 		t.Run(victim, func(t *testing.T) {
 			p := rig.NewPlace(t, "btrfs", yoiUser)
 			repo := p.Give(t, small).Dir
@@ -49,7 +49,7 @@ func TestExternal(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.Stop(t)
-			walk(t, func(t *testing.T, n int) bool { return cutDaemons(t, d, victim, policy.StrategyExternal, n) })
+			points.walk(t, func(t *testing.T, n int) bool { return cutDaemons(t, d, victim, policy.StrategyExternal, n) })
 		})
 	}
 }

@@ -20,7 +20,19 @@ const mostPoints = 600
 // and checks that there was something to walk through.
 func walk(t *testing.T, cut func(t *testing.T, n int) (killed bool)) {
 	t.Helper()
-	for n := 1; ; n++ {
+	every.walk(t, cut)
+}
+
+// stride is a walk that takes one point of each `of`, beginning with `from`. Walks
+// whose records are the same in the same order, on two file systems or by two
+// strategies, share the points: each is cut off somewhere, at half the price.
+type stride struct{ from, of int }
+
+var every = stride{1, 1}
+
+func (s stride) walk(t *testing.T, cut func(t *testing.T, n int) (killed bool)) {
+	t.Helper()
+	for n := s.from; ; n += s.of {
 		if n > mostPoints {
 			t.Fatalf("no end after %d points", n)
 		}
@@ -36,6 +48,10 @@ func walk(t *testing.T, cut func(t *testing.T, n int) (killed bool)) {
 		}
 	}
 }
+
+// otherwise is true at every second point, in a walk over all as in one over every
+// second: for what is done in two ways after a cut.
+func otherwise(n int) bool { return n/2%2 == 0 }
 
 func crashAt(n int) string { return fmt.Sprintf("YOI_CRASH_AT=%d", n) }
 
