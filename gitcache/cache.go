@@ -67,8 +67,11 @@ func Open(o Options) (*Cache, error) {
 type noJournal struct{}
 
 func (noJournal) Intend(context.Context, ...Resource) error { return nil }
-func (noJournal) Done(Resource, uint64, uint64) error       { return nil }
-func (noJournal) Release(Resource) error                    { return nil }
+func (noJournal) Later(context.Context, ...Resource) (func() error, error) {
+	return func() error { return nil }, nil
+}
+func (noJournal) Done(Resource, uint64, uint64) error { return nil }
+func (noJournal) Release(Resource) error              { return nil }
 
 // repo is one repository's part of the cache:
 //

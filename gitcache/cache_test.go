@@ -48,6 +48,10 @@ func (j *journal) Intend(_ context.Context, rs ...Resource) error {
 	return nil
 }
 
+func (j *journal) Later(ctx context.Context, rs ...Resource) (func() error, error) {
+	return func() error { return j.Intend(ctx, rs...) }, nil
+}
+
 func (j *journal) Done(r Resource, _, _ uint64) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

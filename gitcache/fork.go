@@ -12,17 +12,19 @@ import (
 	"yoi.dev/yoi-runtime/policy"
 )
 
-// HoldLike has holder hold what like holds of a point and the tree of that key:
-// the commit, the refs listing that like's private git directory was given, and
-// the tree, if like has one in use. On an error the holder holds nothing, or the
-// ledger still says what. ReleasePristine and Unpin end it.
-func (c *Cache) HoldLike(ctx context.Context, p policy.RepositoryPoint, key, holder, like string) error {
+// HoldLike prepares that holder holds what like holds of a point and the tree of
+// that key: the commit, the refs listing that like's private git directory was
+// given, and the tree, if like has one in use. The ledger's records go with the
+// next commit, so that they cost none of their own; hold, to be called once after
+// it, waits for them and does the rest. On an error the holder holds nothing, or
+// the ledger still says what. ReleasePristine and Unpin end it.
+func (c *Cache) HoldLike(ctx context.Context, p policy.RepositoryPoint, key, holder, like string) (hold func(context.Context) error, err error) {
 	r, err := c.pinnable(p, holder)
 	if err == nil {
 		err = errors.Join(policy.CheckID("holder", like), checkKey(key))
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	pin, use := r.pinResource(holder, p.CommitID), r.useResource(key, holder)
 	held := []Resource{pin}
@@ -30,25 +32,32 @@ func (c *Cache) HoldLike(ctx context.Context, p policy.RepositoryPoint, key, hol
 	if used {
 		held = append(held, use)
 	}
-	if err := c.journal.Intend(ctx, held...); err != nil {
-		return err
+	wait, err := c.journal.Later(ctx, held...)
+	if err != nil {
+		return nil, err
 	}
-	if err = r.pinLike(ctx, holder, like, p.CommitID); err == nil && used {
-		err = r.useLike(ctx, key, holder, like)
-	}
-	if err == nil {
-		return nil
-	}
-	undo := errors.Join(r.unuse(key, holder), r.unpin(context.WithoutCancel(ctx), holder, p.CommitID))
-	for _, res := range held {
-		if undo == nil {
-			undo = c.journal.Release(res)
+	return func(ctx context.Context) error {
+		if err := wait(); err != nil {
+			return err
 		}
-	}
-	if undo != nil {
-		c.log.Warn("a failed hold is left to the ledger", "repository", r.id, "holder", holder, "error", undo)
-	}
-	return err
+		err := r.pinLike(ctx, holder, like, p.CommitID)
+		if err == nil && used {
+			err = r.useLike(ctx, key, holder, like)
+		}
+		if err == nil {
+			return nil
+		}
+		undo := errors.Join(r.unuse(key, holder), r.unpin(context.WithoutCancel(ctx), holder, p.CommitID))
+		for _, res := range held {
+			if undo == nil {
+				undo = c.journal.Release(res)
+			}
+		}
+		if undo != nil {
+			c.log.Warn("a failed hold is left to the ledger", "repository", r.id, "holder", holder, "error", undo)
+		}
+		return err
+	}, nil
 }
 
 // pinLike pins with the listing of another holder's pin.

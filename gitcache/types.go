@@ -64,6 +64,9 @@ type Resource struct {
 // record in a batch of its own may make Intend do nothing for it.
 type Journal interface {
 	Intend(ctx context.Context, rs ...Resource) error
+	// Later is Intend that does not wait: the records go with the next commit that
+	// somebody waits for, and wait, to be called once, returns when they are durable.
+	Later(ctx context.Context, rs ...Resource) (wait func() error, err error)
 	Done(r Resource, dev, ino uint64) error
 	Release(r Resource) error
 }

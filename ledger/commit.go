@@ -31,7 +31,12 @@ func (l *Ledger) commit(op string, entries ...entry) error {
 		must = must || e.needsRoom()
 		l.add(e)
 	}
-	mine := l.added
+	return l.await(op, from, l.added, must)
+}
+
+// await returns when the entries from from to mine, and all before, are durable.
+// With must it tells when a full disk has refused one. The caller holds mu.
+func (l *Ledger) await(op string, from, mine uint64, must bool) error {
 	for l.settled < mine && l.failure == nil {
 		if l.committing {
 			l.turn.Wait()
@@ -79,6 +84,11 @@ func (l *Ledger) settle(batch []entry, r *refusal, err error) {
 		return
 	}
 	r.from, r.to = from, l.settled
+	for _, p := range l.promises {
+		if r.from < p.to && p.from < r.to {
+			p.refused = r.err
+		}
+	}
 	l.refused = append(l.refused, *r)
 	if n := len(l.refused) - keptRefusals; n > 0 {
 		l.refused = slices.Delete(l.refused, 0, n)

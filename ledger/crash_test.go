@@ -136,6 +136,16 @@ func TestFullDisk(t *testing.T) {
 	if !errors.Is(refused, policy.CodeDiskFull) {
 		t.Fatalf("a full disk: %v", refused)
 	}
+	wait, err := l.Later(ctx, res("ws-2", strings.Repeat("p", 3000)))
+	must(t, err)
+	for range keptRefusals + 2 { // who asks late is told all the same
+		if err := l.Intend(ctx, res("ws-2", strings.Repeat("p", 3000))); !errors.Is(err, policy.CodeDiskFull) {
+			t.Fatalf("an intent beside a refused one: %v", err)
+		}
+	}
+	if err := wait(); !errors.Is(err, policy.CodeDiskFull) {
+		t.Fatalf("a refused promise: %v", err)
+	}
 	must(t, filler.Truncate(0))
 	must(t, l.Release(first.ID))
 	must(t, l.Intend(ctx, res("ws-3", "after")))

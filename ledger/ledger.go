@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type Ledger struct {
 	added      uint64 // entries ever added
 	settled    uint64 // entries written and synced, or refused
 	refused    []refusal
+	promises   []*promise
 	committing bool
 	failure    error // sticky
 
@@ -262,22 +264,66 @@ func (l *Ledger) Stream() string { return l.name }
 // between two sectors allows; each is valid alone.
 func (l *Ledger) Intend(ctx context.Context, rs ...Resource) error {
 	const op = "ledger.intend"
+	entries, err := l.intents(ctx, op, rs)
+	if err != nil {
+		return err
+	}
+	return l.commit(op, entries...)
+}
+
+// Later is Intend without waiting: the records go with the next commit, whoever
+// asks for it, and wait returns when they are durable. Until it has, and without
+// an error, the resources must not be made. It is called once, whatever happens.
+func (l *Ledger) Later(ctx context.Context, rs ...Resource) (wait func() error, err error) {
+	const op = "ledger.later"
+	entries, err := l.intents(ctx, op, rs)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure != nil {
+		return nil, l.failure
+	}
+	p := &promise{from: l.added}
+	for _, e := range entries {
+		l.add(e)
+	}
+	p.to = l.added
+	l.promises = append(l.promises, p)
+	return func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		err := l.await(op, p.from, p.to, true)
+		l.promises = slices.DeleteFunc(l.promises, func(q *promise) bool { return q == p })
+		if err == nil && p.refused != nil {
+			err = asWriteError(op, p.refused)
+		}
+		return err
+	}, nil
+}
+
+// promise is what Later is to tell of. It may be asked long after the commit, when
+// the refusals that sleepers look at are forgotten.
+type promise struct {
+	from, to uint64
+	refused  error
+}
+
+func (l *Ledger) intents(ctx context.Context, op string, rs []Resource) ([]entry, error) {
 	entries := make([]entry, 0, len(rs))
 	for i := range rs {
 		if err := checkResource(&rs[i]); err != nil {
-			return err
+			return nil, err
 		}
 		r := rs[i]
 		e, err := newEntry(RecordIntent, l.opts.Clock(), Body{Resource: &r})
 		if err != nil {
-			return badRequest(op, "a resource's record is too long")
+			return nil, badRequest(op, "a resource's record is too long")
 		}
 		entries = append(entries, e)
 	}
-	if err := canceled(op, ctx); err != nil {
-		return err
-	}
-	return l.commit(op, entries...)
+	return entries, canceled(op, ctx)
 }
 
 // Done records that a resource is there, and what it is. It is durable with the

@@ -292,6 +292,43 @@ func checkCut(t *testing.T, h *history, at int, dir string) {
 	}
 }
 
+// TestLater: the records go with somebody else's commit, for no sync of their own,
+// and are there when wait has returned; without another commit wait makes one.
+func TestLater(t *testing.T) {
+	ctx, d, dir := context.Background(), &powerDisk{}, filepath.Join(t.TempDir(), "ledger")
+	l := openTest(t, dir, func(o *Options) { o.disk = d })
+	syncs := func() (n int) {
+		for _, op := range d.ops {
+			if op.kind == "sync" {
+				n++
+			}
+		}
+		return n
+	}
+	first, second, third := res("ws-1", "later"), res("ws-1", "now"), res("ws-1", "alone")
+	before := syncs()
+	wait, err := l.Later(ctx, first)
+	must(t, err)
+	if n := syncs() - before; n != 0 {
+		t.Errorf("Later syncs %d times", n)
+	}
+	must(t, l.Intend(ctx, second))
+	must(t, wait())
+	if n := syncs() - before; n != 1 {
+		t.Errorf("both were synced in %d commits", n)
+	}
+	wait, err = l.Later(ctx, third)
+	must(t, err)
+	must(t, wait())
+	if n := syncs() - before; n != 2 {
+		t.Errorf("the third was synced in %d commits", n-1)
+	}
+	l.closeFiles() // the process dies
+	if held := scanTest(t, dir).Held; len(held) != 3 {
+		t.Errorf("held are %+v", held)
+	}
+}
+
 // shmDir is a directory on tmpfs: one without overwriting, and a fast one.
 func shmDir(t testing.TB) string {
 	t.Helper()

@@ -444,7 +444,7 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 func (c *creation) writeEvidence(b []byte) error {
 	name := rootdir.Workspace(c.id) + "/materialization.json"
 	if !c.ephemeral {
-		return c.r.root.WriteFile(name, b, 0o600)
+		return c.r.root.WriteNew(name, b, 0o600)
 	}
 	f, err := c.r.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

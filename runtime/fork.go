@@ -82,7 +82,7 @@ func (f *fork) make(ctx context.Context) (registry.Allocation, error) {
 	if err := c.inherit(); err != nil {
 		return registry.Allocation{}, err
 	}
-	a, err := c.run(ctx, []step{{"tree", c.holdLike}, {"materialize", c.forkTrees}})
+	a, err := c.run(ctx, []step{{"materialize", c.forkTrees}})
 	if err == nil {
 		f.r.event("workspace.forked", string(c.id), map[string]string{"from": string(f.from.ID), "strategy": string(a.MaterializerKind)})
 	}
@@ -102,24 +102,40 @@ func (c *creation) inherit() error {
 	return nil
 }
 
-// holdLike has the fork hold in the cache what the original does.
-func (c *creation) holdLike(ctx context.Context) error {
+// forkTrees has the helper make the workspace, and the fork hold in the cache what
+// the original does. The ledger hears of both in one commit. Until the fork holds
+// its trees the original does; should that end meanwhile, there is no fork.
+func (c *creation) forkTrees(ctx context.Context) error {
+	var holds []func(context.Context) error
+	var err error
 	for i, m := range c.fork.from.Mounts {
-		p := c.repos[i].point
-		if err := c.r.cache.HoldLike(ctx, p, m.Tree, string(c.id), string(c.fork.from.ID)); err != nil {
-			return err
+		var hold func(context.Context) error
+		if hold, err = c.r.cache.HoldLike(ctx, c.repos[i].point, m.Tree, string(c.id), string(c.fork.from.ID)); err != nil {
+			break
 		}
+		holds = append(holds, hold)
+	}
+	if err == nil {
+		err = c.forkFiles(ctx)
+	}
+	for i, hold := range holds { // of a failed fork too: the ledger knows of it
+		if herr := hold(context.WithoutCancel(ctx)); herr != nil {
+			if err == nil {
+				err = herr
+			}
+			continue
+		}
+		m, commit := c.fork.from.Mounts[i], c.repos[i].point.CommitID
 		c.undo = append(c.undo,
-			func(ctx context.Context) error { return c.r.cache.Unpin(ctx, m.RepositoryID, p.CommitID, string(c.id)) },
+			func(ctx context.Context) error { return c.r.cache.Unpin(ctx, m.RepositoryID, commit, string(c.id)) },
 			func(ctx context.Context) error {
 				return c.r.cache.ReleasePristine(ctx, m.RepositoryID, m.Tree, string(c.id))
 			})
 	}
-	return nil
+	return err
 }
 
-// forkTrees has the helper make the workspace.
-func (c *creation) forkTrees(ctx context.Context) (err error) {
+func (c *creation) forkFiles(ctx context.Context) (err error) {
 	c.made, err = c.r.helper.Materialize(ctx, helper.MaterializeRequest{
 		AllocationID: c.id, From: c.fork.from.ID, Repositories: treesOf(c.fork.from), Image: helperImage(c.image), Quota: c.sandbox.Quota,
 	})

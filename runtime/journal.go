@@ -30,17 +30,42 @@ func (j *journal) key(r gitcache.Resource) cacheKey {
 }
 
 func (j *journal) Intend(ctx context.Context, rs ...gitcache.Resource) error {
+	records := cacheRecords(rs)
+	if err := j.ledger.Intend(ctx, records...); err != nil {
+		return err
+	}
+	j.intended(rs, records)
+	return nil
+}
+
+func (j *journal) Later(ctx context.Context, rs ...gitcache.Resource) (func() error, error) {
+	records := cacheRecords(rs)
+	wait, err := j.ledger.Later(ctx, records...)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := wait(); err != nil {
+			return err
+		}
+		j.intended(rs, records)
+		return nil
+	}, nil
+}
+
+func cacheRecords(rs []gitcache.Resource) []ledger.Resource {
 	records := make([]ledger.Resource, len(rs))
 	for i, r := range rs {
 		records[i] = ledger.Resource{ID: ledger.NewResourceID(), Kind: ledger.Kind(r.Kind), Owner: r.Owner, Path: r.Path, Attrs: r.Attrs}
 	}
-	if err := j.ledger.Intend(ctx, records...); err != nil {
-		return err
-	}
+	return records
+}
+
+// intended remembers the ids for Release.
+func (j *journal) intended(rs []gitcache.Resource, records []ledger.Resource) {
 	for i, r := range rs {
 		cacheIDs.Store(j.key(r), records[i].ID)
 	}
-	return nil
 }
 
 func (j *journal) Done(r gitcache.Resource, dev, ino uint64) error {

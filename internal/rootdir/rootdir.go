@@ -254,6 +254,44 @@ func (r *Root) WriteFile(rel string, content []byte, mode uint32) error {
 	return dir.Sync()
 }
 
+// WriteNew makes the file rel, durably. Nobody may take it for whole before
+// WriteNew has returned: a crash can leave a part of it.
+func (r *Root) WriteNew(rel string, content []byte, mode uint32) error {
+	dir, err := r.OpenDir(path.Dir(rel))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	f, err := OpenAt(dir, path.Base(rel), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil && !syncsNames(f) {
+		err = dir.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// syncsNames reports whether fsync(2) of a new file makes its name durable too, and
+// its directory's if that is new. ext4 and xfs commit or force one log for all of
+// it; btrfs logs a new inode with its new ancestors. There an fsync of the directory
+// as well would on btrfs be a whole transaction, ten times as dear.
+func syncsNames(f *os.File) bool {
+	var st unix.Statfs_t
+	if unix.Fstatfs(int(f.Fd()), &st) != nil {
+		return false
+	}
+	switch int64(st.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC:
+		return true
+	}
+	return false
+}
+
 // ReadFile reads rel, at most limit bytes.
 func (r *Root) ReadFile(rel string, limit int64) ([]byte, error) {
 	f, err := r.OpenFile(rel, unix.O_RDONLY|unix.O_NONBLOCK, 0)
