@@ -25,6 +25,7 @@ const (
 type guard struct {
 	net.Listener
 	uids     []uint32
+	gids     []uint32
 	most     int64
 	log      *slog.Logger
 	open     atomic.Int64
@@ -86,7 +87,7 @@ func (g *guard) admit(c net.Conn) (Peer, *policy.Diagnostic) {
 	if err != nil {
 		return Peer{}, policy.Errorf(policy.CodePeerRefused, "api.peer", "the connection has no peer credentials").Because(err)
 	}
-	if !allowed(peer.UID, g.uids) {
+	if !allowed(peer, g.uids, g.gids) {
 		return peer, refusePeer(peer)
 	}
 	if g.open.Add(1) > g.most {

@@ -19,7 +19,9 @@ type Options struct {
 	Service runtime.Service
 	Log     *slog.Logger
 	// AllowUIDs may call beside root and this process's own user.
-	AllowUIDs      []uint32
+	AllowUIDs []uint32
+	// AllowGIDs are groups whose members may call.
+	AllowGIDs      []uint32
 	MaxConnections int           // 256
 	MaxBody        int64         // 2 MiB
 	HeaderTimeout  time.Duration // 5 s
@@ -70,7 +72,7 @@ func NewServer(opt Options) *Server {
 // Serve accepts connections on l, a unix socket, until Shutdown. It may be
 // called for several listeners.
 func (s *Server) Serve(l net.Listener) error {
-	g := &guard{Listener: l, uids: s.opt.AllowUIDs, most: int64(s.opt.MaxConnections), log: s.opt.Log}
+	g := &guard{Listener: l, uids: s.opt.AllowUIDs, gids: s.opt.AllowGIDs, most: int64(s.opt.MaxConnections), log: s.opt.Log}
 	if err := s.http.Serve(g); !errors.Is(err, http.ErrServerClosed) {
 		return policy.Errorf(policy.CodeUnavailable, "api.serve", "the socket cannot be served").Because(err)
 	}

@@ -40,12 +40,22 @@ func TestMain(m *testing.M) {
 func TestAllowedPeers(t *testing.T) {
 	own := uint32(os.Geteuid())
 	for _, c := range []struct {
-		uid  uint32
-		list []uint32
-		want bool
-	}{{0, nil, true}, {own, nil, true}, {own + 1, nil, false}, {own + 1, []uint32{5, own + 1}, true}, {65534, []uint32{5}, false}, {1<<32 - 1, nil, false}} {
-		if got := allowed(c.uid, c.list); got != c.want {
-			t.Errorf("uid %d with %v: %v", c.uid, c.list, got)
+		peer       Peer
+		uids, gids []uint32
+		want       bool
+	}{
+		{Peer{UID: 0}, nil, nil, true},
+		{Peer{UID: own}, nil, nil, true},
+		{Peer{UID: own + 1}, nil, nil, false},
+		{Peer{UID: own + 1}, []uint32{5, own + 1}, nil, true},
+		{Peer{UID: 65534}, []uint32{5}, nil, false},
+		{Peer{UID: 1<<32 - 1}, nil, nil, false},
+		{Peer{UID: 65534, GID: 7}, nil, []uint32{7}, true},
+		{Peer{UID: 65534, GID: 8, Groups: []uint32{6, 7}}, nil, []uint32{7}, true},
+		{Peer{UID: 65534, GID: 8, Groups: []uint32{6}}, []uint32{6, 8}, []uint32{7}, false},
+	} {
+		if got := allowed(c.peer, c.uids, c.gids); got != c.want {
+			t.Errorf("%+v with %v and %v: %v", c.peer, c.uids, c.gids, got)
 		}
 	}
 }
@@ -56,16 +66,28 @@ func TestPeerOfAnotherUser(t *testing.T) {
 		t.Skip("needs root, to be another user")
 	}
 	self := copyOfSelf(t)
+	many := make([]uint32, 300) // more than one buffer of the kernel's answer
+	for i := range many {
+		many[i] = uint32(2000 + i)
+	}
 	for _, c := range []struct {
-		list []uint32
-		want string
-	}{{nil, "peer_refused"}, {[]uint32{65534}, ""}} {
+		list   []uint32
+		gids   []uint32
+		groups []uint32
+		want   string
+	}{
+		{want: "peer_refused"},
+		{list: []uint32{65534}},
+		{gids: []uint32{65534}},
+		{gids: []uint32{2299}, groups: many},
+		{gids: []uint32{2300}, groups: many, want: "peer_refused"},
+	} {
 		svc := new(servicetest.Service)
-		socket, _ := serve(t, Options{Service: svc, AllowUIDs: c.list})
+		socket, _ := serve(t, Options{Service: svc, AllowUIDs: c.list, AllowGIDs: c.gids})
 		openUp(t, socket)
 		cmd := exec.Command(self, socket)
 		cmd.Env = []string{asChild + "=info"}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: c.groups}}
 		cmd.Dir = "/"
 		out, err := cmd.CombinedOutput()
 		if err != nil || string(out) != c.want {

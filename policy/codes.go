@@ -191,7 +191,7 @@ var catalog = []Info{
 	{CodeNotFound, 404, "No such resource", "List what exists first."},
 	{CodeConflict, 409, "The request conflicts with the present state", "Look at the present state and try again."},
 	{CodeCanceled, 499, "The operation was canceled", "Start it again when ready."},
-	{CodePeerRefused, 403, "The calling user is not allowed on this socket", "Call as the user that the daemon was configured for."},
+	{CodePeerRefused, 403, "The calling user is not allowed on this socket", "Call as a user whom --allow-uid or --allow-group of the daemon admits, such as a member of the group yoi."},
 	{CodeUnavailable, 503, "A needed service cannot be reached", "See that yoi-runtimed and yoi-helper run: systemctl status 'yoi-*'."},
 	{CodeMethodNotAllowed, 405, "The resource does not have that method", "See the OpenAPI document: /v1/openapi.json."},
 	{CodeUnsupported, 501, "Not possible on this host", "Run yoi doctor to see what this host can do."},

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"os/user"
 	"strconv"
 	"time"
 
@@ -25,7 +26,7 @@ import (
 type flags struct {
 	root, socket, helper string
 	workspace            string
-	allow                []string
+	allow, groups        []string
 	verbose              bool
 }
 
@@ -54,6 +55,7 @@ Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
 	fl.StringVar(&f.socket, "socket", os.Getenv("YOI_SOCKET"), "the API's socket `PATH` (env YOI_SOCKET; default runtimed.sock in the Runtime root)")
 	fl.StringVar(&f.helper, "helper-socket", "", "yoi-helper's socket `PATH`")
 	fl.StringArrayVar(&f.allow, "allow-uid", nil, "admit this `UID` beside root and the daemon's own (repeatable)")
+	fl.StringArrayVar(&f.groups, "allow-group", nil, "admit the members of this `GROUP`, by name or id (repeatable)")
 	fl.StringVar(&f.workspace, "workspace", "", "legacy: register the repository at `DIR` at the start; use yoi repo add")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log every request")
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
@@ -80,6 +82,10 @@ func serve(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
+	gids, err := findGroups(f.groups)
+	if err != nil {
+		return err
+	}
 	if f.root == "" {
 		if f.root, err = runtime.DefaultRoot(); err != nil {
 			return err
@@ -102,7 +108,7 @@ func serve(ctx context.Context, f flags) (err error) {
 	if err != nil {
 		return err
 	}
-	s := api.NewServer(api.Options{Service: r, Log: log, AllowUIDs: uids})
+	s := api.NewServer(api.Options{Service: r, Log: log, AllowUIDs: uids, AllowGIDs: gids})
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { failed <- s.Serve(l) }()
@@ -162,6 +168,24 @@ func parseUIDs(list []string) ([]uint32, error) {
 		n, err := strconv.ParseUint(s, 10, 32)
 		if err != nil {
 			return nil, policy.Errorf(policy.CodeConfigInvalid, "runtimed.flags", "%q is not a uid", policy.Printable(s))
+		}
+		out = append(out, uint32(n))
+	}
+	return out, nil
+}
+
+// findGroups looks groups up, by name first: a name may be made of digits.
+func findGroups(list []string) ([]uint32, error) {
+	var out []uint32
+	for _, s := range list {
+		id := s
+		if g, err := user.LookupGroup(s); err == nil {
+			id = g.Gid
+		}
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, policy.Errorf(policy.CodeConfigInvalid, "runtimed.flags", "there is no group %q", policy.Printable(s)).
+				WithHint("Name a group of this host, or its id.")
 		}
 		out = append(out, uint32(n))
 	}

@@ -163,10 +163,10 @@ func (h *Host) Write(p, content string, mode os.FileMode) {
 	}
 }
 
-// Copy copies a tree of this machine's into the root of the other.
-func (h *Host) Copy(dir string) {
+// Copy copies what is in a directory of this machine into one of the other's.
+func (h *Host) Copy(from, to string) {
 	h.t.Helper()
-	if out, err := exec.Command("cp", "-a", dir+"/.", h.Path("/")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-a", "--no-preserve=ownership", from+"/.", h.Path(to)).CombinedOutput(); err != nil {
 		h.t.Fatalf("%v\n%s", err, out)
 	}
 }
