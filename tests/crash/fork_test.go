@@ -18,13 +18,21 @@ func TestFork(t *testing.T) {
 	for _, c := range []struct {
 		fs       string
 		strategy policy.StrategyName
-	}{{"ext4", policy.StrategyOverlay}, {"btrfs", policy.StrategyBtrfsSnapshot}, {"xfs", policy.StrategyReflink}} {
-		t.Run(string(c.strategy), func(t *testing.T) {
+		points   stride   // of a rollback
+		limits   []string // held by the kernel
+	}{
+		{"ext4", policy.StrategyOverlay, every, nil}, {"btrfs", policy.StrategyBtrfsSnapshot, every, nil}, {"xfs", policy.StrategyReflink, stride{1, 2}, nil},
+		{"btrfs", policy.StrategyOverlay, stride{2, 2}, []string{"--disk", "8M", "--hard-quota"}},
+	} {
+		t.Run(c.fs+" "+string(c.strategy), func(t *testing.T) {
 			p := rig.NewPlace(t, c.fs, 0)
+			if c.limits != nil {
+				rig.EnableQuota(t, p.Dir, "qgroup")
+			}
 			y := p.Yoi(t, tag)
 			y.OK(t, "repo", "add", "--id", "small", p.Give(t, testenv.RepoSmall(t)).Dir)
 			var ws runtime.Workspace
-			y.Run(t, "ws", "create", "small", "--json", "--strategy", string(c.strategy)).JSON(t, &ws)
+			y.Run(t, append([]string{"ws", "create", "small", "--json", "--strategy", string(c.strategy)}, c.limits...)...).Want(t, 0).JSON(t, &ws)
 			say(t, y, ws.ID, "git commit -q --allow-empty -m precious; echo old >state")
 			var snap runtime.Snapshot
 			y.Run(t, "ws", "snapshot", string(ws.ID), "--json").JSON(t, &snap)
@@ -34,7 +42,7 @@ func TestFork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			forked := c.strategy != policy.StrategyOverlay // one is enough: a rollback forks too
+			forked := c.fs != "ext4" // one is enough: a rollback forks too
 			walkUnless(t, forked, func(t *testing.T, n int) bool {
 				_, killed := cut(t, y, n, "ws", "fork", string(ws.ID))
 				y.OK(t, "gc")
@@ -54,7 +62,7 @@ func TestFork(t *testing.T) {
 				same(t, y, before)
 				return killed
 			})
-			walk(t, func(t *testing.T, n int) bool {
+			c.points.walk(t, func(t *testing.T, n int) bool {
 				_, killed := cut(t, y, n, "ws", "rollback", string(ws.ID), string(snap.ID))
 				y.OK(t, "gc")
 				var list struct{ Items []runtime.Snapshot }

@@ -203,6 +203,56 @@ func TestFork(t *testing.T) {
 	}
 }
 
+// TestRollback: a workspace that the kernel limits goes back to a snapshot, keeps
+// what does not belong to its files, and its limit; what it was is a snapshot.
+func TestRollback(t *testing.T) {
+	testenv.Root(t)
+	for _, mode := range []string{"qgroup", "squota"} {
+		for _, strategy := range []string{"overlay", "reflink"} {
+			t.Run(mode+"/"+strategy, func(t *testing.T) {
+				p := rig.NewPlace(t, "btrfs", 0)
+				rig.EnableQuota(t, p.Dir, mode)
+				y := p.Yoi(t)
+				y.OK(t, "repo", "add", "--id", "app", p.Give(t, testenv.RepoSmall(t)).Dir)
+				var ws runtime.Workspace
+				y.Run(t, "ws", "create", "app", "--json", "--strategy", strategy, "--disk", "4M", "--hard-quota").Want(t, 0).JSON(t, &ws)
+				spawn := func(id policy.AllocationID, script string) string {
+					t.Helper()
+					var w runtime.Worker
+					y.Run(t, "worker", "spawn", "--json", string(id), "--", "sh", "-c", script).Want(t, 0).JSON(t, &w)
+					y.OK(t, "worker", "wait", string(w.ID))
+					return y.OK(t, "worker", "logs", string(w.ID))
+				}
+				spawn(ws.ID, "echo old >state; git add state; git commit -qm old; mkdir /scratch/a; echo 1 >/scratch/a/x; echo 2 >/scratch/gone")
+				var snap, before runtime.Snapshot
+				y.Run(t, "ws", "snapshot", "--json", string(ws.ID)).Want(t, 0).JSON(t, &snap)
+				spawn(ws.ID, "echo new >state; rm README.md; git commit -qam new; echo 3 >/scratch/a/x; rm /scratch/gone")
+				y.Run(t, "ws", "rollback", "--json", string(ws.ID), string(snap.ID)).Want(t, 0).JSON(t, &before)
+				got := spawn(ws.ID, "cat state README.md; git log -1 --format=%s; git status --porcelain; git fsck --no-progress; cat /scratch/a/x; ls /scratch; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused; rm f")
+				if want := "old\n# small\n\nChanged.\nold\n3\na\nrefused\n"; got != want {
+					t.Errorf("after the rollback %q, want %q", got, want)
+				}
+				kept, err := os.ReadFile(filepath.Join(y.Root, "execution-workspaces", string(ws.ID), "materialization.json"))
+				if err != nil || !strings.Contains(string(kept), `"allocation_id": "`+string(ws.ID)) {
+					t.Errorf("%s, %v", kept, err)
+				}
+				kept, err = os.ReadFile(filepath.Join(y.Root, "execution-workspaces", string(before.ID), "materialization.json"))
+				if err != nil || !strings.Contains(string(kept), `"allocation_id": "`+string(before.ID)) {
+					t.Errorf("%s, %v", kept, err)
+				}
+				// And back again: nothing was lost, and the limit is still there.
+				y.OK(t, "ws", "rollback", string(ws.ID), string(before.ID))
+				got = spawn(ws.ID, "cat state; git log -1 --format=%s; git status --porcelain; cat /scratch/a/x; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused")
+				if want := "new\nnew\n3\nrefused\n"; got != want {
+					t.Errorf("after the second rollback %q, want %q", got, want)
+				}
+				y.OK(t, "ws", "rm", "--discard", string(ws.ID))
+				rig.Clean(t, y.Root)
+			})
+		}
+	}
+}
+
 // TestMeasuredWithoutADaemon: the process that started a Worker measures at least
 // once, and the one that waits for it goes on measuring.
 func TestMeasuredWithoutADaemon(t *testing.T) {
