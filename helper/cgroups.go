@@ -154,10 +154,14 @@ func groupOf(r ledger.Resource) *cgroup.Group {
 func (l *Local) endGroup(r ledger.Resource) error {
 	g := groupOf(r)
 	id := policy.WorkerID(r.Attrs["worker"])
-	if n := g.Events().OOMKills; n > 0 {
-		err := l.writeOOM(id, n)
+	events := g.Events()
+	for name, n := range map[string]uint64{oomFile: events.OOMKills, tasksFile: events.TasksDenied} {
+		if n == 0 {
+			continue
+		}
+		err := l.writeCount(id, name, n)
 		if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
-			l.log.Warn("an out-of-memory kill is not recorded", "worker", id, "error", err)
+			l.log.Warn("what a worker's limits did is not recorded", "worker", id, "limit", name, "error", err)
 		}
 	}
 	if err := g.Remove(); err != nil {
@@ -166,11 +170,19 @@ func (l *Local) endGroup(r ledger.Resource) error {
 	return nil
 }
 
-// oomFile counts the processes of a Worker that the kernel killed for memory.
-func oomFile(id policy.WorkerID) string { return rootdir.Worker(id) + "/metadata/oom" }
+// Names beside the outcome: how many processes of a Worker the kernel killed for
+// memory, and how many forks it refused.
+const (
+	oomFile   = "oom"
+	tasksFile = "tasks"
+)
 
-func (l *Local) writeOOM(id policy.WorkerID, n uint64) error {
-	f, err := l.root.OpenFile(oomFile(id), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+func countFile(id policy.WorkerID, name string) string {
+	return rootdir.Worker(id) + "/metadata/" + name
+}
+
+func (l *Local) writeCount(id policy.WorkerID, name string, n uint64) error {
+	f, err := l.root.OpenFile(countFile(id, name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -178,11 +190,14 @@ func (l *Local) writeOOM(id policy.WorkerID, n uint64) error {
 	return errors.Join(err, f.Close())
 }
 
-// withOOM adds to an outcome that the kernel killed one of the Worker's processes
-// because its group had no memory left. If that was PID 1 there is no record, but
-// nothing is lost: that is how it ended.
-func (l *Local) withOOM(id policy.WorkerID, o nsexec.Outcome) nsexec.Outcome {
-	if ok, err := l.root.Exists(oomFile(id)); err != nil || !ok {
+// withLimits adds to an outcome what the Worker's group did: forks that were
+// refused, and that the kernel killed a process because there was no memory left.
+// If that was PID 1 there is no record, but nothing is lost: that is how it ended.
+func (l *Local) withLimits(id policy.WorkerID, o nsexec.Outcome) nsexec.Outcome {
+	if ok, err := l.root.Exists(countFile(id, tasksFile)); err == nil && ok {
+		o.TasksDenied = true
+	}
+	if ok, err := l.root.Exists(countFile(id, oomFile)); err != nil || !ok {
 		return o
 	}
 	o.OOM = true

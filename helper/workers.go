@@ -134,7 +134,7 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 				continue
 			}
 			gone = append(gone, r)
-			o = l.withOOM(w.id, o)
+			o = l.withLimits(w.id, o)
 		case w.transient:
 			if rerr := l.removeResource(context.Background(), r); rerr != nil {
 				l.log.Warn("transient worker left to the ledger", "worker", w.id, "error", rerr)
@@ -240,7 +240,7 @@ func (l *Local) recorded(ctx context.Context, id policy.WorkerID) (nsexec.Outcom
 		}
 		o = nsexec.Outcome{Lost: true}
 	}
-	return l.withOOM(id, o), nil
+	return l.withLimits(id, o), nil
 }
 
 // lockHeld reports whether a Worker's PID 1 lives: it holds the lock on

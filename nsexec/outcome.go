@@ -18,6 +18,9 @@ type Outcome struct {
 	TimedOut bool
 	// OOM is never set here: whoever watches the cgroup's memory.events does.
 	OOM bool
+	// TasksDenied is never set here either: forks were refused because of a limit
+	// of all processes together.
+	TasksDenied bool
 	// Lost: PID 1 ended without an outcome record, because it was killed from
 	// outside or its launcher died.
 	Lost bool

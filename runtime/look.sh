@@ -159,7 +159,8 @@ tar)
 	ours ls-files -z >$tmp/files
 	ours ls-files -z -t | sed -zn 's/^S //p' >$tmp/outside # of a scope
 	if [ -s $tmp/outside ]; then without $tmp/files $tmp/outside >$tmp/inside; mv $tmp/inside $tmp/files; fi
-	tar --create --format=gnu --owner=0 --group=0 --numeric-owner --no-recursion --null --verbatim-files-from --files-from=$tmp/files
+	# Never a setuid program: whoever unpacks it as root would have one of a Worker's.
+	tar --create --format=gnu --mode=a-s --owner=0 --group=0 --numeric-owner --no-recursion --null --verbatim-files-from --files-from=$tmp/files
 	;;
 status)
 	refs

@@ -240,7 +240,7 @@ func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {
 	}
 	out := registry.Outcome{
 		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost, Exceeded: o.Exceeded,
-		OOMKilled: o.OOM, UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
+		OOMKilled: o.OOM, TasksDenied: o.TasksDenied, UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
 	}
 	if !started.IsZero() && end.After(started) {
 		out.WallTime = end.Sub(started)

@@ -90,6 +90,8 @@ func outcome(o *runtime.Outcome) string {
 		return o.Signal + ", quota exceeded: " + o.Exceeded
 	case o.Signal != "":
 		return o.Signal
+	case o.TasksDenied:
+		return fmt.Sprintf("exit %d, out of tasks", o.ExitCode)
 	}
 	return fmt.Sprintf("exit %d", o.ExitCode)
 }

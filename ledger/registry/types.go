@@ -111,7 +111,9 @@ type Outcome struct {
 	CoreDumped bool   `json:"core_dumped,omitempty"`
 	TimedOut   bool   `json:"timed_out,omitempty"`
 	OOMKilled  bool   `json:"oom_killed,omitempty"`
-	Lost       bool   `json:"lost,omitempty"`
+	// TasksDenied: it asked for more processes and threads than the limit tasks.
+	TasksDenied bool `json:"tasks_denied,omitempty"`
+	Lost        bool `json:"lost,omitempty"`
 	// Exceeded is the bound of the workspace's quota that ended the Worker:
 	// disk_bytes, inodes, or unmeasurable for a tree that hid what it holds.
 	Exceeded   string        `json:"quota_exceeded,omitempty"`

@@ -200,7 +200,10 @@ try:
         n += 1
 except OSError: pass
 sys.exit(0 if 4 < n < 16 else 1)`)
-		if w.Outcome.OOMKilled {
+		if w.Outcome.OOMKilled || !w.Outcome.TasksDenied {
+			t.Errorf("not told as a fork bomb: %+v", w.Outcome)
+		}
+		if w = run(0, "--limit", "tasks=16", "--", "true"); w.Outcome.TasksDenied {
 			t.Errorf("%+v", w.Outcome)
 		}
 		y.Run(t, "run", "--limit", "memory_max=1", "--repo", repo.Dir, "--", "true").Want(t, 125)

@@ -30,6 +30,10 @@ func init() {
 	attacks["oom-score"] = oomScore
 	attacks["parent-environment"] = parentEnvironment
 	attacks["groups"] = groups
+	attacks["fork-many"] = forkMany
+	attacks["open-many"] = openMany
+	attacks["ptys"] = ptys
+	attacks["zombies"] = zombies
 }
 
 // processes looks for any but itself and PID 1.
@@ -259,4 +263,107 @@ func groups([]string) (string, error) {
 		return "", fmt.Errorf("none")
 	}
 	return fmt.Sprint(got), nil
+}
+
+// forkMany is a bounded fork bomb: so many children that do nothing.
+func forkMany(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	var pids []int
+	defer func() {
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL) // a child, not reaped yet
+			_, _ = unix.Wait4(pid, nil, 0, nil)
+		}
+	}()
+	for range n {
+		r, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			return "", fmt.Errorf("%w after %d", errno, len(pids))
+		}
+		if r == 0 {
+			for {
+				unix.RawSyscall(unix.SYS_PAUSE, 0, 0, 0)
+			}
+		}
+		pids = append(pids, int(r))
+	}
+	return fmt.Sprintf("%d processes", n), nil
+}
+
+// openMany opens so many files, with its limit raised as far as that goes.
+func openMany(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	l := unix.Rlimit{Cur: uint64(n + 16), Max: uint64(n + 16)}
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &l) // the opens below tell
+	for i := range n {
+		if _, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return "", fmt.Errorf("%w after %d", err, i)
+		}
+	}
+	return fmt.Sprintf("%d open files", n), nil
+}
+
+// ptys takes every terminal that it gets and holds them until its input ends.
+func ptys([]string) (string, error) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return "", err
+	}
+	l.Cur = l.Max
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &l) // as many as it may
+	n := 0
+	for range 8192 {
+		if _, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
+			break
+		}
+		n++
+	}
+	fmt.Println("holding", n)
+	_, _ = os.Stdin.Read(make([]byte, 1)) // the end of the input
+	return fmt.Sprintf("%d terminals", n), nil
+}
+
+// zombies leaves so many orphans that end at once, for PID 1 to reap, and counts
+// those that are left.
+func zombies(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	for range n {
+		r, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			return "", errno
+		}
+		if r == 0 { // a child whose child outlives it
+			unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		_, _ = unix.Wait4(int(r), nil, 0, nil)
+	}
+	left := 0
+	for range 100 { // until PID 1 has had its turn
+		left = 0
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return "", err
+		}
+		for _, e := range entries {
+			b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+			if err == nil && strings.Contains(string(b), ") Z ") {
+				left++
+			}
+		}
+		if left == 0 {
+			return "", fmt.Errorf("all are reaped")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return fmt.Sprintf("%d zombies", left), nil
 }
