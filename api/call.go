@@ -28,7 +28,9 @@ type call struct {
 	query *query
 	key   string // Idempotency-Key
 	out   *stream
-	sent  bool // a whole answer has been sent, or tried to
+	// patient calls may wait for ever for a client to read: a person's terminal.
+	patient bool
+	sent    bool // a whole answer has been sent, or tried to
 }
 
 // body decodes the request's document into dst. An optional one may be absent.
@@ -126,6 +128,9 @@ func (c *call) send(status int, contentType string, b []byte) error {
 // deadline gives the next write its time: a client that does not read must not
 // hold a connection for ever.
 func (c *call) deadline() {
+	if c.patient {
+		return
+	}
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.srv.opt.WriteTimeout))
 }
 

@@ -118,6 +118,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"AddPatchRequest": runtime.AddPatchRequest{}, "ArtifactPolicy": policy.ArtifactPolicy{},
 		"ExportSnapshotRequest": runtime.ExportSnapshotRequest{}, "ImportSnapshotRequest": runtime.ImportSnapshotRequest{},
 	}
+	requests["ExecRequest"], requests["WindowSize"], answers["Session"] = runtime.ExecRequest{}, runtime.WindowSize{}, runtime.Session{}
 	requests["ForkRequest"], requests["SnapshotRequest"], requests["SnapshotID"] = runtime.ForkRequest{}, runtime.SnapshotRequest{}, runtime.SnapshotID{}
 	requests["CollectRequest"], requests["CollectedRequest"] = runtime.CollectRequest{}, runtime.CollectedRequest{}
 	schemas := document(t, false).Components.Schemas
@@ -206,6 +207,8 @@ var examples = map[string]example{
 	"getWorkerLogs":    {path: "/v1/workers/wk-0123456789abcdef/logs?stream=stdout&offset=1&limit=4&follow=true"},
 	"signalWorker":     {"/v1/workers/wk-0123456789abcdef/signal", `{"signal":"TERM"}`},
 	"stopWorker":       {"/v1/workers/wk-0123456789abcdef/stop", `{"grace_ns":1000}`},
+	"execWorker": {"/v1/workers/wk-0123456789abcdef/exec", frames("s", `{"command":["sh"],"repository_id":"hello","relative_cwd":"src","env":{"A":"b"},"terminal":true,"rows":24,"columns":80}`,
+		"w", `{"rows":2,"columns":3}`, "k", "\x0f", "i", "hello", "e", "")},
 	"waitWorker":       {path: "/v1/workers/wk-0123456789abcdef/wait"},
 	"streamEvents":     {path: "/v1/events?after=0&owner=ws-0123456789abcdef&follow=true"},
 	"getLedgerRecords": {path: "/v1/ledger/records?owner=ws-0123456789abcdef&held=true"},
@@ -213,9 +216,22 @@ var examples = map[string]example{
 	"replayLedger":     {path: "/v1/ledger/replay"},
 }
 
+// frames is a body of kinds and contents in turn.
+func frames(parts ...string) string {
+	var b strings.Builder
+	f := &frameWriter{w: &b}
+	for i := 0; i+1 < len(parts); i += 2 {
+		if err := f.frame(parts[i][0], []byte(parts[i+1])); err != nil {
+			panic(err)
+		}
+	}
+	return b.String()
+}
+
 func TestAnswersFollowTheDocument(t *testing.T) {
 	openapi3filter.RegisterBodyDecoder(linesType, decodeLine)
 	openapi3filter.RegisterBodyDecoder(archiveType, openapi3filter.FileBodyDecoder)
+	openapi3filter.RegisterBodyDecoder(sessionType, openapi3filter.FileBodyDecoder)
 	router, err := gorillamux.NewRouter(document(t, true))
 	if err != nil {
 		t.Fatal(err)
@@ -260,6 +276,9 @@ func checkAnswer(t *testing.T, router routers.Router, svc runtime.Service, metho
 	}
 	if req.Method == "POST" && req.URL.Path == "/v1/images" {
 		req.Header.Set("Content-Type", "application/x-tar")
+	}
+	if strings.HasSuffix(req.URL.Path, "/exec") || strings.HasSuffix(req.URL.Path, "/attach") {
+		req.Header.Set("Content-Type", sessionType)
 	}
 	rt, params, err := router.FindRoute(req)
 	if err != nil {

@@ -85,6 +85,7 @@ func routes() []route {
 			query: []string{"stream", "offset", "limit", "follow"}, handle: (*call).getWorkerLogs},
 		{method: "POST", path: "/v1/workers/{id}/signal", operation: "signalWorker", once: true, handle: (*call).signalWorker},
 		{method: "POST", path: "/v1/workers/{id}/stop", operation: "stopWorker", handle: (*call).stopWorker},
+		{method: "POST", path: "/v1/workers/{id}/exec", operation: "execWorker", once: true, waits: true, handle: (*call).execWorker},
 		{method: "GET", path: "/v1/workers/{id}/wait", operation: "waitWorker", waits: true, handle: (*call).waitWorker},
 
 		{method: "GET", path: "/v1/events", operation: "streamEvents", waits: true,

@@ -352,6 +352,46 @@ func (r *Remote) Launch(ctx context.Context, req LaunchRequest, lf LaunchFiles) 
 	return l, nil
 }
 
+func (r *Remote) Enter(ctx context.Context, req EnterRequest, ef EnterFiles) (*Entered, error) {
+	body := enterBody{EnterRequest: req}
+	var files []*os.File
+	for i, f := range ef.Stdio {
+		if f != nil {
+			body.Stdio[i] = true
+			files = append(files, f)
+		}
+	}
+	filter, err := sealedMemfd("yoi-filter", ef.Filter)
+	if err != nil {
+		return nil, policy.AsDiagnostic(err)
+	}
+	defer filter.Close()
+	var res enteredBody
+	got, err := r.call(ctx, opEnter, body, append(files, filter), &res)
+	if err != nil {
+		return nil, err
+	}
+	e := &Entered{StartedAt: res.StartedAt}
+	if res.Terminal && len(got) == 1 {
+		e.Terminal = got[0]
+		return e, nil
+	}
+	if res.Terminal || len(got) != 0 {
+		closeAll(got)
+		return nil, policy.Errorf(policy.CodeInternal, "helper.enter", "the helper's answer carries %d descriptors", len(got))
+	}
+	return e, nil
+}
+
+func (r *Remote) WaitSession(ctx context.Context, id policy.SessionID) (o SessionOutcome, err error) {
+	err = r.callPlain(ctx, opSessionWait, sessionBody{SessionID: id}, &o)
+	return o, err
+}
+
+func (r *Remote) SignalSession(ctx context.Context, id policy.SessionID, signal int) error {
+	return r.callPlain(ctx, opSessionSignal, sessionBody{SessionID: id, Signal: signal}, nil)
+}
+
 // Close ends the connection. Workers that were launched without DieWithParent
 // go on.
 func (r *Remote) Close() error {

@@ -68,6 +68,8 @@ type Local struct {
 	kept    map[policy.AllocationID]bool              // by this process
 	made    map[policy.AllocationID]made              // by this process, until removed
 	ended   map[policy.WorkerID]*worker               // transient, until asked for
+	// sessions are those that nobody has waited for.
+	sessions map[policy.SessionID]*session
 	// teardown has an allocation whose last sandbox is still being taken down.
 	teardown map[policy.AllocationID]chan struct{}
 	reclaim  sync.WaitGroup
@@ -92,6 +94,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 		kept:     make(map[policy.AllocationID]bool),
 		made:     make(map[policy.AllocationID]made),
 		ended:    make(map[policy.WorkerID]*worker),
+		sessions: make(map[policy.SessionID]*session),
 		teardown: make(map[policy.AllocationID]chan struct{}),
 	}
 	if o.Role != "" {

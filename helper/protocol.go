@@ -39,6 +39,13 @@ type Helper interface {
 	Signal(ctx context.Context, id policy.WorkerID, signal int) error
 	// Kill ends a Worker's whole process tree.
 	Kill(ctx context.Context, id policy.WorkerID) error
+	// Enter starts a command in a live Worker's sandbox. The files are duplicated,
+	// never closed.
+	Enter(ctx context.Context, req EnterRequest, files EnterFiles) (*Entered, error)
+	// WaitSession returns the outcome of a session once it has ended, once.
+	WaitSession(ctx context.Context, id policy.SessionID) (SessionOutcome, error)
+	// SignalSession sends a signal number to a session's process group.
+	SignalSession(ctx context.Context, id policy.SessionID, signal int) error
 	// Live lists the Workers that run now.
 	Live(ctx context.Context) ([]policy.WorkerID, error)
 	// HasNewObjects reports whether an allocation's private git directories hold
@@ -352,6 +359,10 @@ const (
 	opUsage       = "usage"
 	opPublish     = "publish"
 	opEvict       = "evict_caches"
+
+	opEnter         = "enter"
+	opSessionWait   = "session_wait"
+	opSessionSignal = "session_signal"
 )
 
 // request is one message to the helper. Its descriptors travel beside it.
@@ -380,6 +391,19 @@ type (
 	workerBody struct {
 		WorkerID policy.WorkerID `json:"worker_id"`
 		Signal   int             `json:"signal,omitempty"`
+	}
+	sessionBody struct {
+		SessionID policy.SessionID `json:"session_id"`
+		Signal    int              `json:"signal,omitempty"`
+	}
+	enterBody struct {
+		EnterRequest
+		// Stdio says which descriptors follow, before the filter.
+		Stdio [3]bool `json:"stdio"`
+	}
+	enteredBody struct {
+		StartedAt time.Time `json:"started_at"`
+		Terminal  bool      `json:"terminal,omitempty"`
 	}
 	cancelBody struct {
 		ID uint64 `json:"id"`

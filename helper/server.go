@@ -112,6 +112,8 @@ type conn struct {
 	write sync.Mutex
 	mu    sync.Mutex
 	open  map[uint64]context.CancelFunc
+	// sessions are those that it started and has not waited for.
+	sessions map[policy.SessionID]bool
 }
 
 func (s *Server) serveConn(ctx context.Context, c *net.UnixConn) {
@@ -129,7 +131,8 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn) {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { c.CloseRead() })
 	defer stop()
-	cn := &conn{s: s, c: c, open: make(map[uint64]context.CancelFunc)}
+	cn := &conn{s: s, c: c, open: make(map[uint64]context.CancelFunc), sessions: make(map[policy.SessionID]bool)}
+	defer cn.hangUp()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel() // a client that has gone has no request under way
@@ -252,7 +255,7 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		req.Body, files = b, files[1:]
 	}
 	h := cn.s.Helper
-	if req.Op != opLaunch && req.Op != opImageImport && len(files) > 0 {
+	if req.Op != opLaunch && req.Op != opEnter && req.Op != opImageImport && len(files) > 0 {
 		return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "%q takes no descriptors", policy.Printable(req.Op))
 	}
 	switch req.Op {
@@ -329,6 +332,10 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		return cn.image(ctx, req, files)
 	case opWait, opSignal, opKill:
 		return cn.worker(ctx, req)
+	case opEnter:
+		return cn.enter(ctx, req.Body, files)
+	case opSessionWait, opSessionSignal:
+		return cn.session(ctx, req)
 	}
 	return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "%q is no operation", policy.Printable(req.Op))
 }
@@ -350,28 +357,106 @@ func (cn *conn) worker(ctx context.Context, req request) (any, []*os.File, error
 	}
 }
 
+// enter starts a session, which ends with the connection.
+func (cn *conn) enter(ctx context.Context, b []byte, files []*os.File) (any, []*os.File, error) {
+	var body enterBody
+	if err := decodeBody(b, &body); err != nil {
+		return nil, nil, err
+	}
+	var ef EnterFiles
+	var err error
+	if ef.Stdio, files, err = stdioOf(body.Stdio, files, 1); err != nil {
+		return nil, nil, err
+	}
+	if ef.Filter, err = readSealed(files[0], maxFilter); err != nil {
+		return nil, nil, err
+	}
+	e, err := cn.s.Helper.Enter(ctx, body.EnterRequest, ef)
+	if err != nil {
+		return nil, nil, err
+	}
+	cn.mu.Lock()
+	cn.sessions[body.SessionID] = true
+	cn.mu.Unlock()
+	var out []*os.File
+	if e.Terminal != nil {
+		out = append(out, e.Terminal)
+	}
+	return enteredBody{StartedAt: e.StartedAt, Terminal: e.Terminal != nil}, out, nil
+}
+
+// stdioOf takes the given ones of the three off the descriptors, of which rest more
+// must follow.
+func stdioOf(given [3]bool, files []*os.File, rest int) (stdio [3]*os.File, left []*os.File, err error) {
+	want := rest
+	for _, g := range given {
+		if g {
+			want++
+		}
+	}
+	if rest < 1 || len(files) != want {
+		return stdio, nil, policy.Errorf(policy.CodeBadRequest, "helper.request", "%d descriptors came instead of %d", len(files), want)
+	}
+	for i, g := range given {
+		if g {
+			stdio[i], files = files[0], files[1:]
+		}
+	}
+	return stdio, files, nil
+}
+
+func (cn *conn) session(ctx context.Context, req request) (any, []*os.File, error) {
+	var body sessionBody
+	if err := decodeBody(req.Body, &body); err != nil {
+		return nil, nil, err
+	}
+	cn.mu.Lock()
+	own := cn.sessions[body.SessionID]
+	cn.mu.Unlock()
+	if !own {
+		return nil, nil, policy.Errorf(policy.CodeSessionUnknown, "helper.session", "the connection has no session %q", policy.Printable(string(body.SessionID)))
+	}
+	if req.Op == opSessionSignal {
+		return nil, nil, cn.s.Helper.SignalSession(ctx, body.SessionID, body.Signal)
+	}
+	o, err := cn.s.Helper.WaitSession(ctx, body.SessionID)
+	if err == nil {
+		cn.mu.Lock()
+		delete(cn.sessions, body.SessionID)
+		cn.mu.Unlock()
+	}
+	return o, nil, err
+}
+
+// hangUp ends the sessions of a connection that is gone.
+func (cn *conn) hangUp() {
+	h, ok := cn.s.Helper.(interface{ hangUp(policy.SessionID) })
+	if !ok {
+		return
+	}
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	for id := range cn.sessions {
+		go h.hangUp(id)
+	}
+}
+
 func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []*os.File, error) {
 	var body launchBody
 	if err := decodeBody(b, &body); err != nil {
 		return nil, nil, err
 	}
-	want := 1 + body.Direct
-	for _, given := range body.Stdio {
-		if given {
-			want++
-		}
-	}
-	if len(body.Secrets) > 0 {
-		want++
-	}
-	if body.Direct < 0 || len(files) != want {
-		return nil, nil, policy.Errorf(policy.CodeBadRequest, "helper.launch", "%d descriptors came instead of %d", len(files), want)
-	}
 	var lf LaunchFiles
-	for i, given := range body.Stdio {
-		if given {
-			lf.Stdio[i], files = files[0], files[1:]
-		}
+	var err error
+	rest := 1 + body.Direct
+	if len(body.Secrets) > 0 {
+		rest++
+	}
+	if body.Direct < 0 {
+		rest = 0
+	}
+	if lf.Stdio, files, err = stdioOf(body.Stdio, files, rest); err != nil {
+		return nil, nil, err
 	}
 	filter, err := readSealed(files[0], maxFilter)
 	if err != nil {

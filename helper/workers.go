@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +37,15 @@ type worker struct {
 	done       chan struct{}
 	outcome    nsexec.Outcome
 	err        error
+
+	mu sync.Mutex
+	rs []ledger.Resource // that end with it
+}
+
+func (w *worker) records() []ledger.Resource {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.rs)
 }
 
 // processIdentity is what tells a process from a later one with the same pid.
@@ -96,20 +106,20 @@ func startTime(pid int) uint64 {
 // Worker's process and uid range once it has ended.
 func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource, teardown []*os.File) {
 	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, done: make(chan struct{}),
-		teardown: teardown, workDirs: workDirs(req)}
+		teardown: teardown, workDirs: workDirs(req), rs: rs}
 	l.mu.Lock()
 	l.workers[w.id] = w
 	l.mu.Unlock()
 	l.guardQuota(w)
 	go func() {
 		o, err := p.Wait(context.Background())
-		l.finish(w, o, err, rs)
+		l.finish(w, o, err)
 	}()
 }
 
 // finish records a Worker's end. Its directory stays, since it holds the
 // outcome, unless the Worker was transient.
-func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resource) {
+func (l *Local) finish(w *worker, o nsexec.Outcome, err error) {
 	l.mu.Lock()
 	if l.closed {
 		// The ledger may be closed already: the next process finds the outcome.
@@ -124,7 +134,7 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error, rs []ledger.Resou
 	l.mu.Unlock()
 	defer l.reclaim.Done()
 	var gone []ledger.Resource
-	for _, r := range rs {
+	for _, r := range w.records() {
 		switch {
 		case r.Kind == ledger.KindProcess || r.Kind == ledger.KindUIDRange:
 			gone = append(gone, r)
@@ -420,7 +430,7 @@ func (l *Local) Live(context.Context) ([]policy.WorkerID, error) {
 // adopt watches a Worker that an earlier helper launched.
 func (l *Local) adopt(r ledger.Resource, pidfd *os.File, rs []ledger.Resource) policy.WorkerID {
 	id := policy.WorkerID(r.Attrs["worker"])
-	w := &worker{id: id, allocation: policy.AllocationID(r.Owner), pidfd: pidfd, done: make(chan struct{})}
+	w := &worker{id: id, allocation: policy.AllocationID(r.Owner), pidfd: pidfd, done: make(chan struct{}), rs: rs}
 	l.mu.Lock()
 	l.workers[id] = w
 	l.mu.Unlock()
@@ -428,7 +438,7 @@ func (l *Local) adopt(r ledger.Resource, pidfd *os.File, rs []ledger.Resource) p
 	go func() {
 		waitPidfd(pidfd)
 		o, err := l.recorded(context.Background(), id)
-		l.finish(w, o, err, rs)
+		l.finish(w, o, err)
 	}()
 	return id
 }

@@ -25,7 +25,7 @@ var callNames = map[uintptr]string{
 	unix.SYS_WRITE: "write", unix.SYS_READ: "read", unix.SYS_IOCTL: "ioctl", unix.SYS_FCHDIR: "fchdir", unix.SYS_SYMLINKAT: "symlinkat",
 	unix.SYS_LANDLOCK_CREATE_RULESET: "landlock_create_ruleset", unix.SYS_LANDLOCK_ADD_RULE: "landlock_add_rule",
 	unix.SYS_LANDLOCK_RESTRICT_SELF: "landlock_restrict_self",
-	unix.SYS_SETRESUID:              "setresuid", unix.SYS_SETRESGID: "setresgid", unix.SYS_SETGROUPS: "setgroups", unix.SYS_CLONE: "clone", unix.SYS_FCNTL: "fcntl", unix.SYS_DUP3: "dup3",
+	unix.SYS_SETRESUID:              "setresuid", unix.SYS_SETNS: "setns", unix.SYS_SETRESGID: "setresgid", unix.SYS_SETGROUPS: "setgroups", unix.SYS_CLONE: "clone", unix.SYS_FCNTL: "fcntl", unix.SYS_DUP3: "dup3",
 }
 
 func callName(nr uintptr) string {
@@ -87,8 +87,8 @@ func (l *launching) verdict(attended error) error {
 }
 
 // diagnose turns the failed operation into what the user has to know.
-func (l *launching) diagnose(f *replay.Failure) error {
-	st := l.steps[f.Tag]
+func (b *script) diagnose(f *replay.Failure) error {
+	st := b.steps[f.Tag]
 	var cause error
 	if f.Errno != 0 {
 		cause = os.NewSyscallError(callName(f.NR), f.Errno)
@@ -99,7 +99,7 @@ func (l *launching) diagnose(f *replay.Failure) error {
 	case st.code == policy.CodeCwdMissing:
 		return cwdFailed(f, st, cause)
 	case st.code == policy.CodeCommandNotFound:
-		return l.execFailed(f, cause)
+		return b.execFailed(f, cause)
 	}
 	code := st.code
 	if f.NR == unix.SYS_FSCONFIG { // overlayfs writes into its work directory when it is made
@@ -140,8 +140,8 @@ func cwdFailed(f *replay.Failure, st step, cause error) error {
 }
 
 // execFailed tells apart, as a shell does, what is missing from what cannot run.
-func (l *launching) execFailed(f *replay.Failure, cause error) error {
-	name := l.spec.Argv[0]
+func (b *script) execFailed(f *replay.Failure, cause error) error {
+	name := b.spec.Argv[0]
 	d := func(code policy.Code, why string) error {
 		return policy.Errorf(code, opLaunch, "%q %s", policy.Printable(name), why).With("command", name).Because(cause)
 	}
@@ -156,11 +156,11 @@ func (l *launching) execFailed(f *replay.Failure, cause error) error {
 	default:
 		return policy.Errorf(policy.CodeLaunchFailed, opLaunch, "executing the command failed: %v", f.Errno).Because(cause)
 	}
-	for _, c := range l.execs {
-		switch result := syscall.Errno(-l.Result(c.exec)); {
+	for _, c := range b.execs {
+		switch result := syscall.Errno(-b.Result(c.exec)); {
 		case result == unix.EACCES:
 			return d(policy.CodeCommandNotExecutable, "is not executable")
-		case result == unix.ENOENT && l.Result(c.access) == 0:
+		case result == unix.ENOENT && b.Result(c.access) == 0:
 			return d(policy.CodeCommandNotExecutable, "needs an interpreter that does not exist in the sandbox")
 		}
 	}

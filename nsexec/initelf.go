@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/internal/replay"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -34,15 +35,30 @@ func makeInit() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	return sealedProgram("yoi-init", image)
+}
+
+// stageExecutable runs what enters a sandbox (package replay); what is said of
+// initExecutable holds for it.
+var stageExecutable = sync.OnceValues(func() (*os.File, error) {
+	code, entry, err := replay.Stage()
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeInternal, opEnter, "the program that enters a sandbox cannot be made").Because(err)
+	}
+	return sealedProgram("yoi-enter", elfImage(code, entry))
+})
+
+// sealedProgram is an executable in memory that nobody can read or change.
+func sealedProgram(name string, image []byte) (*os.File, error) {
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate("yoi-init", flags|unix.MFD_EXEC)
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
-		fd, err = unix.MemfdCreate("yoi-init", flags)
+		fd, err = unix.MemfdCreate(name, flags)
 	}
 	if err != nil {
 		return nil, initFailed("memfd_create", err)
 	}
-	f := os.NewFile(uintptr(fd), "yoi-init")
+	f := os.NewFile(uintptr(fd), name)
 	if _, err := f.Write(image); err != nil {
 		f.Close()
 		return nil, initFailed("write", err)
@@ -67,21 +83,29 @@ func initFailed(call string, err error) error {
 		Because(os.NewSyscallError(call, err))
 }
 
-// initImage builds a static ELF executable (elf(5)) around the code.
+// initImage is the init's executable.
 func initImage() ([]byte, error) {
 	window := unsafe.Slice((*byte)(initAddr()), initSize/2-initCode)
 	n := bytes.Index(window, initEnd)
 	if n < 0 {
 		return nil, policy.Errorf(policy.CodeInternal, opLaunch, "the sandbox's init has no end mark")
 	}
+	image := elfImage(window[:n], 0)
+	weakenInit(image)
+	return image, nil
+}
+
+// elfImage builds a static ELF executable (elf(5)) around code that is entered at
+// an offset.
+func elfImage(code []byte, entry int) []byte {
 	image := make([]byte, initSize)
 	le := binary.LittleEndian
 	copy(image, "\x7fELF\x02\x01\x01") // 64 bits, little-endian
 	le.PutUint16(image[16:], 2)        // ET_EXEC
 	le.PutUint16(image[18:], 62)       // EM_X86_64
 	le.PutUint32(image[20:], 1)
-	le.PutUint64(image[24:], initBase+initCode) // entry
-	le.PutUint64(image[32:], 64)                // program headers
+	le.PutUint64(image[24:], uint64(initBase+initCode+entry))
+	le.PutUint64(image[32:], 64) // program headers
 	le.PutUint16(image[52:], 64)
 	le.PutUint16(image[54:], 56)
 	le.PutUint16(image[56:], 2)
@@ -96,7 +120,6 @@ func initImage() ([]byte, error) {
 	stack := image[120:]
 	le.PutUint32(stack, 0x6474e551) // PT_GNU_STACK, not executable
 	le.PutUint32(stack[4:], 6)
-	copy(image[initCode:], window[:n])
-	weakenInit(image)
-	return image, nil
+	copy(image[initCode:], code)
+	return image
 }

@@ -217,30 +217,36 @@ func (l *launching) closeSync() {
 // receiveTerminal takes the pty's master. Nothing comes if the child failed
 // before, which verdict tells.
 func (l *launching) receiveTerminal() error {
+	master, err := receiveFile(l.sync)
+	l.process.Terminal = master
+	return err
+}
+
+// receiveFile takes one descriptor off a socket; nil is the socket's end.
+func receiveFile(socket int) (*os.File, error) {
 	var data [1]byte
 	control := make([]byte, unix.CmsgSpace(4))
-	n, cn, _, _, err := recvmsg(l.sync, data[:], control)
+	n, cn, _, _, err := recvmsg(socket, data[:], control)
 	if err != nil {
-		return failed("recvmsg", err)
+		return nil, failed("recvmsg", err)
 	}
 	if n == 0 {
-		return nil
+		return nil, nil
 	}
 	messages, err := unix.ParseSocketControlMessage(control[:cn])
 	if err != nil || len(messages) != 1 {
-		return failed("recvmsg", unix.EBADMSG)
+		return nil, failed("recvmsg", unix.EBADMSG)
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return failed("recvmsg", unix.EBADMSG)
+		return nil, failed("recvmsg", unix.EBADMSG)
 	}
 	// Non-blocking, so that reads of it are the runtime poller's.
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		unix.Close(fds[0])
-		return failed("fcntl", err)
+		return nil, failed("fcntl", err)
 	}
-	l.process.Terminal = os.NewFile(uintptr(fds[0]), "terminal")
-	return nil
+	return os.NewFile(uintptr(fds[0]), "terminal"), nil
 }
 
 func recvmsg(fd int, data, control []byte) (n, cn, flags int, from unix.Sockaddr, err error) {

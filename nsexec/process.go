@@ -80,14 +80,29 @@ func (p *Process) abandon() {
 
 // waitid waits for PID 1 and returns its exit code, or 128+n.
 func (p *Process) waitid() (code int, err error) {
-	conn, err := p.Pidfd.SyscallConn()
+	info, err := waitPidfd(p.Pidfd, unix.WEXITED, nil)
 	if err != nil {
 		return 0, err
+	}
+	if info.code == 1 { // CLD_EXITED
+		return info.status, nil
+	}
+	return 128 + info.status, nil
+}
+
+// ended is what waitid(2) says of a child: si_code and si_status.
+type ended struct{ code, status int }
+
+// waitPidfd waits for a child of ours, by the runtime poller.
+func waitPidfd(pidfd *os.File, options int, usage *unix.Rusage) (ended, error) {
+	conn, err := pidfd.SyscallConn()
+	if err != nil {
+		return ended{}, err
 	}
 	var info unix.Siginfo
 	readErr := conn.Read(func(fd uintptr) bool {
 		for {
-			err = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG|unix.WALL, nil)
+			err = unix.Waitid(unix.P_PIDFD, int(fd), &info, options|unix.WNOHANG|unix.WALL, usage)
 			if err != unix.EINTR {
 				break
 			}
@@ -95,17 +110,13 @@ func (p *Process) waitid() (code int, err error) {
 		return err != unix.EAGAIN && (err != nil || info.Signo != 0)
 	})
 	if readErr != nil {
-		return 0, readErr
+		return ended{}, readErr
 	}
 	if err != nil {
-		return 0, os.NewSyscallError("waitid", err)
+		return ended{}, os.NewSyscallError("waitid", err)
 	}
 	// siginfo_t of SIGCHLD: si_status lies behind si_pid and si_uid.
-	status := *(*int32)(unsafe.Add(unsafe.Pointer(&info), 24))
-	if info.Code == 1 { // CLD_EXITED
-		return int(status), nil
-	}
-	return 128 + int(status), nil
+	return ended{int(info.Code), int(*(*int32)(unsafe.Add(unsafe.Pointer(&info), 24)))}, nil
 }
 
 // reap waits for the sandbox's end and keeps the result for Wait.

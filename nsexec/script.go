@@ -56,7 +56,10 @@ type script struct {
 	setupUID, setupGID uint32
 	layers             int
 	execs              []candidate
-	empty, dot, slash  replay.Arg
+	// stdioFD is where the Spec's Stdio are in the process; nil is where the
+	// launcher has them.
+	stdioFD           func(i int) int
+	empty, dot, slash replay.Arg
 }
 
 // candidate is one path that the Worker's program was looked for at: the
@@ -104,23 +107,20 @@ func (b *script) isolate() {
 	}
 	// The table of descriptors was copied. What others do not need to see held open
 	// meanwhile (a pipe's end, a file open for writing that someone will exec) goes.
-	next := 0
-	for _, fd := range b.needed() {
-		if fd > next {
-			b.Add(unix.SYS_CLOSE_RANGE, num(next), num(fd-1), num(0))
-		}
-		next = fd + 1
-	}
-	b.Add(unix.SYS_CLOSE_RANGE, num(next), num(^uint32(0)), num(0))
-	// Ignored signals stay ignored over clone and exec (nohup(1), background jobs of
-	// a shell), and an ignored SIGCHLD would cost us the Worker's status.
+	b.onlyOpen(b.needed())
+	b.defaultSignals()
+	b.Add(unix.SYS_UMASK, num(0))
+}
+
+// defaultSignals: ignored ones stay ignored over clone and exec (nohup(1), background
+// jobs of a shell), and an ignored SIGCHLD would cost us the Worker's status.
+func (b *script) defaultSignals() {
 	ign := b.Space(32) // struct kernel_sigaction: SIG_DFL
 	for sig := 1; sig <= 64; sig++ {
 		if s := unix.Signal(sig); s != unix.SIGKILL && s != unix.SIGSTOP {
 			b.Add(unix.SYS_RT_SIGACTION, num(sig), ign, num(0), num(8))
 		}
 	}
-	b.Add(unix.SYS_UMASK, num(0))
 }
 
 func (b *script) dieWithParent() {

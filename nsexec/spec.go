@@ -13,6 +13,13 @@ type IDMap = mounts.IDMap
 // DefaultID is the Worker's uid and gid inside every sandbox.
 const DefaultID = 1000
 
+// InitName is the name of every sandbox's PID 1, proc_pid_comm(5), and FirstHold the
+// descriptor at which it has the first of Spec.Hold.
+const (
+	InitName  = "yoi-init"
+	FirstHold = 4
+)
+
 // Spec is everything that one launch needs. Launch reads it only.
 type Spec struct {
 	// Argv is the command. A name without a slash is looked up along Env's PATH,

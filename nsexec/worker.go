@@ -16,10 +16,19 @@ import (
 func (b *script) worker() error {
 	s := b.spec
 	b.step("preparing the Worker's process", policy.CodeLaunchFailed, "")
-	b.Add(unix.SYS_SETSID)
 	if s.OOMScoreAdj != 0 {
 		b.oomScore()
 	}
+	return b.command(-1)
+}
+
+// command is what the Worker and a session of it have in common, down to the
+// execution of their program. The descriptor kept, if there is one, is closed by
+// that, and the last capability, which keeps other processes of the sandbox from
+// tracing this one, is taken away by that.
+func (b *script) command(keep int) error {
+	s := b.spec
+	b.Add(unix.SYS_SETSID)
 	b.step("setting the limits", policy.CodeLimitsInvalid, "")
 	if s.Nice > niceValue() { // lowering it needs a privilege: the launcher's own value stays
 		b.Add(unix.SYS_SETPRIORITY, num(unix.PRIO_PROCESS), num(0), num(s.Nice))
@@ -37,10 +46,17 @@ func (b *script) worker() error {
 	if err := b.landlock(); err != nil {
 		return err
 	}
-	b.step("dropping the last capability", policy.CodeLaunchFailed, "")
-	b.capset(0)
+	if keep < 0 {
+		b.step("dropping the last capability", policy.CodeLaunchFailed, "")
+		b.capset(0)
+	}
 	b.step("closing the launcher's descriptors", policy.CodeLaunchFailed, "")
-	b.Add(unix.SYS_CLOSE_RANGE, num(3), num(^uint32(0)), num(0))
+	if keep >= 0 {
+		b.Add(unix.SYS_FCNTL, num(keep), num(unix.F_SETFD), num(unix.FD_CLOEXEC))
+		b.Add(unix.SYS_CLOSE_RANGE, num(keep+1), num(^uint32(0)), num(0))
+	} else {
+		b.Add(unix.SYS_CLOSE_RANGE, num(3), num(^uint32(0)), num(0))
+	}
 	b.Add(unix.SYS_RT_SIGPROCMASK, num(unix.SIG_SETMASK), replay.Struct(b.Program, uint64(0)), num(0), num(8))
 	if len(s.Filter) > 0 {
 		b.step("loading the system call filter", policy.CodeSeccompInvalid, "")
@@ -94,6 +110,8 @@ func (b *script) stdio() {
 			b.Add(unix.SYS_FCNTL, fd, num(unix.F_DUPFD_CLOEXEC), num(3)).Save(slot)
 		}
 		switch logged := i > 0 && s.Logs.Dir != (mounts.Source{}) && []string{"", s.Logs.Stdout, s.Logs.Stderr}[i] != ""; {
+		case f != nil && b.stdioFD != nil:
+			dup(num(b.stdioFD(i)))
 		case f != nil:
 			dup(num(f.Fd()))
 		case s.Terminal:

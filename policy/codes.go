@@ -136,6 +136,11 @@ const (
 	CodeWorkerUnknown         Code = "worker_unknown"
 	CodeWorkerNotRunning      Code = "worker_not_running"
 	CodeSignalInvalid         Code = "signal_invalid"
+	CodeSessionUnknown        Code = "session_unknown"
+	CodeSessionPolicyChanged  Code = "session_policy_changed"
+	CodeWorkerNoTerminal      Code = "worker_no_terminal"
+	CodeWorkerPaused          Code = "worker_paused"
+	CodePauseUnavailable      Code = "pause_unavailable"
 	CodeLaunchFailed          Code = "launch_failed"
 	CodeNamespacesUnavailable Code = "namespaces_unavailable"
 	CodeMountFailed           Code = "mount_failed"
@@ -313,6 +318,11 @@ var catalog = []Info{
 	{CodeWorkerUnknown, 404, "No such Worker", "See yoi worker list."},
 	{CodeWorkerNotRunning, 409, "The Worker has ended", "See yoi worker show for its outcome."},
 	{CodeSignalInvalid, 400, "No such signal", "Use a name such as TERM, or a number from 1 to 64."},
+	{CodeSessionUnknown, 404, "No such session", "See the sessions in yoi worker show --json."},
+	{CodeSessionPolicyChanged, 409, "What the Worker is held by cannot be applied to a session", "Start the Worker again with this version, and enter that one."},
+	{CodeWorkerNoTerminal, 409, "The Worker has no terminal to attach to", "Follow its output with yoi worker logs -f, or run a shell beside it with yoi worker exec; a terminal comes with yoi worker spawn --tty."},
+	{CodeWorkerPaused, 409, "The Worker is paused", "Let it go on with yoi worker resume."},
+	{CodePauseUnavailable, 503, "This host has no freezer for the Worker", "Run the helper in a delegated control group (Delegate=yes), or send the Worker STOP and CONT with yoi worker signal."},
 	{CodeLaunchFailed, 500, "The sandbox could not be started", "Run yoi doctor."},
 	{CodeNamespacesUnavailable, 503, "This host does not allow the needed namespaces", "Allow user namespaces: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns."},
 	{CodeMountFailed, 500, "A mount of the sandbox could not be made", "Run yoi doctor."},

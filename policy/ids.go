@@ -16,6 +16,7 @@ type (
 	RepositoryID string // a registered repository
 	AllocationID string // an Execution Workspace, "ws-…"
 	WorkerID     string // a Worker, "wk-…"
+	SessionID    string // a command in a running Worker's sandbox, "se-…"
 	RuntimeID    string // one Runtime root, "rt-…"
 )
 
@@ -56,9 +57,10 @@ func NewID(prefix string) string {
 	return prefix + idEncoding.EncodeToString(b[:])
 }
 
-// NewAllocationID and NewWorkerID return fresh random ids.
+// NewAllocationID, NewWorkerID and NewSessionID return fresh random ids.
 func NewAllocationID() AllocationID { return AllocationID(NewID("ws-")) }
 func NewWorkerID() WorkerID         { return WorkerID(NewID("wk-")) }
+func NewSessionID() SessionID       { return SessionID(NewID("se-")) }
 
 // RepositoryIDFor proposes an id for a source: its base name without ".git",
 // lowered, other characters turned to "-".

@@ -106,6 +106,13 @@ func (r *Runtime) reconcileOne(ctx context.Context, a registry.Allocation) error
 		return err
 	}
 	for _, w := range workers {
+		// No other process has this root: who held a session is dead, and with it that.
+		if _, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
+			v.LoseSessions(r.now())
+			return nil
+		}); err != nil {
+			return err
+		}
 		r.follow(w)
 	}
 	return nil

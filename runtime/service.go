@@ -81,6 +81,10 @@ type Service interface {
 	// WaitWorker returns once the Worker has ended.
 	WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, error)
 
+	// ExecWorker runs a command in a live Worker's sandbox, under what holds the
+	// Worker, and returns how it ended. A context that ends hangs it up.
+	ExecWorker(ctx context.Context, id policy.WorkerID, req ExecRequest, s SessionStreams) (Session, error)
+
 	// Events calls yield for each event after the given sequence number, oldest
 	// first; with follow it goes on until ctx ends or yield returns false.
 	Events(ctx context.Context, req EventsRequest, yield func(Event) bool) error
@@ -350,7 +354,11 @@ type Worker struct {
 	// Secrets are those that it was given, by handle; never their values.
 	Secrets     []policy.SecretUse  `json:"secrets,omitempty"`
 	Workspace   *Workspace          `json:"workspace,omitempty"` // in detail and list
-	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
+	// Sessions are the last times that somebody entered its sandbox; SessionsBefore
+	// counts those that are not listed any more.
+	Sessions       []Session           `json:"sessions,omitempty"`
+	SessionsBefore int                 `json:"sessions_before,omitempty"`
+	Diagnostics    []policy.Diagnostic `json:"diagnostics,omitempty"`
 }
 
 // Outcome is how a Worker ended: the registry's record, which is safe to show.

@@ -73,6 +73,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		return w, nil, err
 	}
 	w.RepositoryID, w.RelativeCwd = l.repo, l.cwd
+	w.Env, w.Limits = l.env, l.limits
 	filter, err := compile.Filter(a.SandboxPolicy)
 	if err != nil {
 		return w, nil, err
@@ -221,6 +222,7 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 	out.Work = work
 	w, err := r.registry.UpdateWorker(ctx, id, func(v *registry.Worker) error {
 		v.Status, v.EndedAt, v.Outcome = registry.WorkerExited, r.now(), &out
+		v.LoseSessions(r.now()) // whoever holds one knows better, and says so
 		if !o.EndedAt.IsZero() {
 			v.EndedAt = o.EndedAt
 		}

@@ -72,18 +72,27 @@ func (a *app) main(args []string) int {
 	return a.failCode(cmd, exitOf(cmd, err))
 }
 
-// failCode is code, or for run docker's 125: 1 and 2 belong to the command.
+// failCode is code, or for run and exec docker's 125: 1 and 2 belong to the command.
 func (a *app) failCode(cmd *cobra.Command, code int) int {
-	if cmd.Name() == "run" && cmd.Parent() == cmd.Root() && code < 125 {
+	if ownCode(cmd) && code < 125 {
 		return 125
 	}
 	return code
 }
 
+// ownCode: the command exits with the code of what it ran.
+func ownCode(cmd *cobra.Command) bool {
+	switch cmd.CommandPath() {
+	case "yoi run", "yoi worker exec", "yoi worker attach":
+		return true
+	}
+	return false
+}
+
 // exitOf maps a refusal to an exit code; for run, 127 and 126 are a command
 // that is not there or cannot be executed.
 func exitOf(cmd *cobra.Command, err error) int {
-	if cmd.Name() == "run" {
+	if ownCode(cmd) {
 		switch {
 		case errors.Is(err, policy.CodeCommandNotFound):
 			return 127

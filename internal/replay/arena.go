@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"unsafe"
@@ -12,8 +13,12 @@ import (
 // addresses are stable, so they may be handed to another process.
 type arena struct {
 	chunks [][]byte
-	used   int // in the last chunk
+	used   int  // in the last chunk
+	fixed  bool // one chunk, which is all there is
 }
+
+// errFull: the program is larger than what a detached one may be.
+var errFull = errors.New("replay: the program is too large")
 
 const chunkSize = 128 << 10
 
@@ -22,6 +27,9 @@ const align = 16
 
 func (a *arena) alloc(n int) (unsafe.Pointer, error) {
 	n = (n + align - 1) &^ (align - 1)
+	if a.fixed && a.used+n > len(a.chunks[0]) {
+		return nil, errFull
+	}
 	if len(a.chunks) == 0 || a.used+n > len(a.chunks[len(a.chunks)-1]) {
 		b, err := unix.Mmap(-1, 0, max(n, chunkSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {

@@ -104,13 +104,16 @@ func (c *Child) Wait() {
 func (c *Child) Marked() bool { return atomic.LoadUint64(&c.prog.st.marked) != 0 }
 
 // Failure returns the operation that failed, or nil. Call it after Wait.
-func (c *Child) Failure() *Failure {
-	st := c.prog.st
+func (c *Child) Failure() *Failure { return c.prog.Failure() }
+
+// Failure is Child.Failure for a detached program, of which nobody runs any more.
+func (p *Program) Failure() *Failure {
+	st := p.st
 	at := atomic.LoadUint64(&st.failed)
 	if at == 0 {
 		return nil
 	}
-	first := uint64(uintptr(unsafe.Pointer(&c.prog.placed[0])))
+	first := uint64(uintptr(unsafe.Pointer(&p.placed[0])))
 	i := int((at - first) / uint64(opSize))
-	return &Failure{Index: i, Tag: c.prog.tags[i], NR: uintptr(c.prog.ops[i].nr), Errno: syscall.Errno(st.errno)}
+	return &Failure{Index: i, Tag: p.tags[i], NR: uintptr(p.ops[i].nr), Errno: syscall.Errno(st.errno)}
 }

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"os"
 	"unsafe"
 )
 
@@ -14,7 +15,8 @@ type Program struct {
 	forks  []fork
 	err    error
 	st     *state
-	placed []op // the list as the child sees it, in mem
+	placed []op     // the list as the child sees it, in mem
+	memory *os.File // of a detached program
 }
 
 type fork struct{ at, to int }
@@ -33,6 +35,11 @@ func New() *Program {
 
 // Release gives the memory back. Nobody may run the program any more.
 func (p *Program) Release() {
+	if p.memory != nil {
+		p.mem.destroy()
+		p.memory.Close()
+		return
+	}
 	p.mem.reset()
 	*p = Program{mem: p.mem, ops: p.ops[:0], tags: p.tags[:0], forks: p.forks[:0]}
 	free.Lock()

@@ -20,7 +20,10 @@
 #define st_marked 48
 #define st_slots 56
 
+#define SYS_mmap 9
 #define SYS_rt_sigprocmask 14
+#define SYS_pread64 17
+#define SYS_prctl 157
 #define SYS_exit_group 231
 #define SYS_clone3 435
 #define EINTR 4
@@ -57,9 +60,11 @@ TEXT ·start(SB), NOSPLIT|NOFRAME, $0-40
 	MOVQ size+8(FP), SI
 	SYSCALL
 	TESTQ AX, AX
-	JZ    next
-	MOVQ  AX, R13
+	JNZ   parent
+	JMP   ·interpret(SB)
 
+parent:
+	MOVQ AX, R13
 	MOVQ $SYS_rt_sigprocmask, AX
 	MOVQ $2, DI
 	LEAQ st_saved(R12), SI
@@ -69,6 +74,9 @@ TEXT ·start(SB), NOSPLIT|NOFRAME, $0-40
 	MOVQ R13, pid+32(FP)
 	RET
 
+// The interpreter: BX is the operation, R12 the state. It refers to nothing else,
+// because it is copied into an executable of its own, too (stage.go).
+TEXT ·interpret(SB), NOSPLIT|NOFRAME, $0
 next:
 	MOVBLZX op_flags(BX), R15
 	TESTL   $16, R15 // flagMark
@@ -168,3 +176,49 @@ skip:
 	IMULQ $op_size, CX
 	ADDQ  CX, BX
 	JMP   next
+
+	// "yoi-stage": where that executable begins.
+	BYTE $0x79; BYTE $0x6f; BYTE $0x69; BYTE $0x2d; BYTE $0x73; BYTE $0x74; BYTE $0x61; BYTE $0x67
+	BYTE $0x65; BYTE $0xf1; BYTE $0xf2; BYTE $0xf3; BYTE $0xf4; BYTE $0xf5; BYTE $0xf6; BYTE $0xf7
+
+	// Nobody reads or traces what is about to be done, from the first call on: the
+	// memory is of the user namespace that we were executed in.
+	MOVQ $SYS_prctl, AX
+	MOVQ $4, DI // PR_SET_DUMPABLE
+	XORL SI, SI
+	SYSCALL
+
+	// Descriptor 0 is the program's memory. Its header says where it has to lie.
+	SUBQ $64, SP
+	MOVQ SP, R14
+	MOVQ $SYS_pread64, AX
+	XORL DI, DI
+	MOVQ R14, SI
+	MOVQ $32, DX
+	XORL R10, R10
+	SYSCALL
+	CMPQ AX, $32
+	JNE  exit
+	MOVQ $SYS_mmap, AX
+	MOVQ 0(R14), DI
+	MOVQ 8(R14), SI
+	MOVQ $3, DX         // PROT_READ|PROT_WRITE
+	MOVQ $0x100001, R10 // MAP_SHARED|MAP_FIXED_NOREPLACE
+	XORL R8, R8
+	XORL R9, R9
+	SYSCALL
+	CMPQ AX, 0(R14)
+	JNE  exit
+	MOVQ 16(R14), BX
+	MOVQ 24(R14), R12
+	JMP  next
+
+	// The end, for stage.go to find.
+	BYTE $0x79; BYTE $0x6f; BYTE $0x69; BYTE $0x2d; BYTE $0x65; BYTE $0x6e; BYTE $0x64; BYTE $0x2e
+	BYTE $0xf1; BYTE $0xf2; BYTE $0xf3; BYTE $0xf4; BYTE $0xf5; BYTE $0xf6; BYTE $0xf7; BYTE $0xf8
+
+// func interpretAddr() unsafe.Pointer
+TEXT ·interpretAddr(SB), NOSPLIT, $0-8
+	LEAQ ·interpret(SB), AX
+	MOVQ AX, ret+0(FP)
+	RET

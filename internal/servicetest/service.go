@@ -308,6 +308,27 @@ func (s *Service) SignalWorker(ctx context.Context, id policy.WorkerID, req runt
 	return s.enter(ctx, "SignalWorker", string(id), req)
 }
 
+func (s *Service) ExecWorker(ctx context.Context, id policy.WorkerID, req runtime.ExecRequest, st runtime.SessionStreams) (runtime.Session, error) {
+	return s.inSession(ctx, "ExecWorker", id, req, st)
+}
+
+// inSession echoes the input, if there is any, says the same on stderr, and passes the
+// first size and signal to the record.
+func (s *Service) inSession(ctx context.Context, method string, id policy.WorkerID, req any, st runtime.SessionStreams) (runtime.Session, error) {
+	if err := s.enter(ctx, method, string(id), req); err != nil {
+		return runtime.Session{}, err
+	}
+	if st.Started != nil {
+		st.Started()
+	}
+	if st.Stdin != nil {
+		if _, err := io.Copy(io.MultiWriter(st.Stdout, st.Stderr), st.Stdin); err != nil {
+			return runtime.Session{}, err
+		}
+	}
+	return answer(s, session(), s.LogsErr)
+}
+
 func (s *Service) StopWorker(ctx context.Context, id policy.WorkerID, req runtime.StopRequest) (runtime.Worker, error) {
 	return WorkerRecord(), s.enter(ctx, "StopWorker", string(id), req)
 }

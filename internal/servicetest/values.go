@@ -78,6 +78,7 @@ func WorkerRecord() runtime.Worker {
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
 		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
+		Sessions:    []runtime.Session{session()}, SessionsBefore: 3,
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true, Exceeded: "disk_bytes",
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
@@ -194,4 +195,11 @@ func StoredSnapshot() runtime.StoredSnapshot {
 
 func Snapshots() []runtime.Snapshot {
 	return []runtime.Snapshot{{ID: "ws-2222222222222222", AllocationID: Allocation, Label: "before", Strategy: policy.StrategyReflink, CreatedAt: Then}}
+}
+
+func session() runtime.Session {
+	return runtime.Session{
+		ID: "se-0123456789abcdef", Kind: "exec", UID: 1000, Command: []string{"sh"}, RelativeCwd: "src", Terminal: true,
+		StartedAt: Then, EndedAt: Then, End: "signaled", ExitCode: 137, Signal: "SIGKILL", HungUp: true,
+	}
 }

@@ -167,6 +167,13 @@ type Worker struct {
 	Protections *policy.Protections `json:"protections,omitempty"`
 	// Secrets are those that it was given; never their values.
 	Secrets []policy.SecretUse `json:"secrets,omitempty"`
+	// Env and Limits are what it was given beyond its sandbox policy.
+	Env    map[string]string `json:"env,omitempty"`
+	Limits policy.Limits     `json:"limits,omitzero"`
+	// Sessions are the last times that somebody entered it; SessionsBefore counts
+	// those that are not listed any more.
+	Sessions       []Session `json:"sessions,omitempty"`
+	SessionsBefore int       `json:"sessions_before,omitempty"`
 	// Logs are the names of the log files in the Worker's directory.
 	Logs        []string            `json:"logs,omitempty"`
 	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`

@@ -206,3 +206,15 @@ func SignalMarked(t testing.TB, marker string, s unix.Signal) {
 	}
 	t.Fatalf("no process is marked %s", marker)
 }
+
+// Marked tells whether a process' command line holds marker.
+func Marked(t testing.TB, marker string) bool {
+	t.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), marker) {
+			return true
+		}
+	}
+	return false
+}
