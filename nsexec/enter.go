@@ -245,8 +245,8 @@ func hasEnded(pidfd *os.File, wait time.Duration) bool {
 
 // gone says why something of PID 1 could not be read.
 func (e *entering) gone(err error) error {
-	if aerr := e.alive(); aerr != nil {
-		return aerr
+	if hasEnded(e.init, dyingTime) {
+		return notRunning()
 	}
 	return enterFailed("looking at the sandbox's first process", err)
 }

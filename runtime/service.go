@@ -352,8 +352,8 @@ type Worker struct {
 	// Protections are those of policy.Protection that held it; absent before its start.
 	Protections *policy.Protections `json:"protections,omitempty"`
 	// Secrets are those that it was given, by handle; never their values.
-	Secrets     []policy.SecretUse  `json:"secrets,omitempty"`
-	Workspace   *Workspace          `json:"workspace,omitempty"` // in detail and list
+	Secrets   []policy.SecretUse `json:"secrets,omitempty"`
+	Workspace *Workspace         `json:"workspace,omitempty"` // in detail and list
 	// Sessions are the last times that somebody entered its sandbox; SessionsBefore
 	// counts those that are not listed any more.
 	Sessions       []Session           `json:"sessions,omitempty"`

@@ -68,7 +68,7 @@ func checkExample(t *testing.T, c *cobra.Command, line string) {
 }
 
 // TestUsageErrors is every command with a flag and with arguments that it does
-// not have: 2, or for run 125, a usage line, and nothing done.
+// not have: 2, or for run and exec 125, a usage line, and nothing done.
 func TestUsageErrors(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "rt")
 	walk(newApp().command(), func(c *cobra.Command) {
@@ -83,7 +83,7 @@ func TestUsageErrors(t *testing.T) {
 		for _, args := range tries {
 			code, out, errOut := call(t, append([]string{"--runtime-root", root}, args...)...)
 			want := exitUsage
-			if c.Name() == "run" {
+			if ownCode(c) {
 				want = 125
 			}
 			if code != want || out != "" || !strings.Contains(errOut, "\nusage: yoi") || !strings.Contains(errOut, "--help") {
