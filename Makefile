@@ -24,11 +24,12 @@ setup: ## install the Debian packages that building and testing need (root)
 	@scripts/setup
 
 .PHONY: build
-build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3: static, nothing else needed to run them
+build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3, bin/yoi-egress: static, nothing else needed to run them
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-helper ./cmd/yoi-helper
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-layers ./cmd/yoi-layers
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-s3 ./cmd/yoi-s3
+	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-egress ./cmd/yoi-egress
 	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi-runtimed ./cmd/yoi-runtimed
 	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi ./cmd/yoi
 

@@ -115,7 +115,7 @@ func viewOf(op mounts.Op, p policy.SandboxPolicy) (View, bool) {
 }
 
 func isGenerated(target string) bool {
-	return slices.ContainsFunc(generatedEtc(), func(op mounts.Op) bool { return op.Where() == target })
+	return slices.ContainsFunc(generatedEtc(nil), func(op mounts.Op) bool { return op.Where() == target })
 }
 
 // ExplainLandlock says what Landlock adds on this kernel.

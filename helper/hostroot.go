@@ -7,6 +7,7 @@ import (
 	"path"
 	"sync"
 
+	"yoi.dev/yoi-runtime/egress"
 	"yoi.dev/yoi-runtime/mounts"
 )
 
@@ -137,11 +138,19 @@ func (h *hostRoot) ops(network bool) []mounts.Op {
 }
 
 // generated is the part of /etc that every root profile has.
-func generatedEtc() []mounts.Op {
+func generatedEtc(r *EgressRequest) []mounts.Op {
 	var ops []mounts.Op
+	hosts := etcHosts
+	if r != nil {
+		lines, server := egress.Hosts(r.Network)
+		hosts += lines
+		if server.IsValid() {
+			ops = append(ops, mounts.File{Target: "/etc/resolv.conf", Mode: 0o644, Content: []byte("nameserver " + server.String() + "\n")})
+		}
+	}
 	for _, f := range []struct{ name, content string }{
 		{"passwd", etcPasswd}, {"group", etcGroup}, {"nsswitch.conf", etcNSSwitch},
-		{"hosts", etcHosts}, {"gitconfig", etcGitconfig}, {"hostname", "worker\n"},
+		{"hosts", hosts}, {"gitconfig", etcGitconfig}, {"hostname", "worker\n"},
 	} {
 		ops = append(ops, mounts.File{Target: path.Join("/etc", f.name), Mode: 0o644, Content: []byte(f.content)})
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/cow/layers"
+	"yoi.dev/yoi-runtime/egress"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/mounts"
@@ -526,6 +527,11 @@ func imageRoot(req LaunchRequest, host *hostRoot, src sources) (ops []mounts.Op,
 	var resolv []byte
 	if req.HostNetwork {
 		resolv = host.file("/etc/resolv.conf")
+	}
+	if req.Egress != nil {
+		if _, server := egress.Hosts(req.Egress.Network); server.IsValid() {
+			return nil, roots, nil // generatedEtc has it
+		}
 	}
 	return []mounts.Op{mounts.File{Target: "/etc/resolv.conf", Mode: 0o644, Content: resolv}}, roots, nil
 }

@@ -68,6 +68,9 @@ type attempt struct {
 	warnings    []policy.Diagnostic
 	// secrets are wiped when the attempt is over.
 	secrets secret.Set
+	// egress is the running yoi-egress, if the Worker has one; egressLock its lock.
+	egress     *nsexec.Process
+	egressLock *os.File
 }
 
 func (a *attempt) keep(f *os.File) *os.File {
@@ -132,6 +135,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 			return nil, err
 		}
 	}
+	if err := a.listen(ctx, spec); err != nil {
+		return nil, err
+	}
 	if err := a.makeGroup(); err != nil {
 		return nil, err
 	}
@@ -140,6 +146,7 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	}
 	p, err := nsexec.Launch(ctx, spec)
 	if err != nil {
+		a.endEgress()
 		closeAll(a.teardown)
 		return nil, err
 	}
@@ -149,7 +156,7 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		closeAll(a.teardown)
 		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
 	}
-	l.watch(req, p, a.resources, a.teardown)
+	l.watch(req, p, a.resources, a.teardown, a.egress)
 	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base, Protections: a.protections, Warnings: a.warnings}, nil
 }
 

@@ -32,6 +32,8 @@ type LocalOptions struct {
 	SpareNetworks int
 	// LayersProgram is yoi-layers; "" is layers.Program().
 	LayersProgram string
+	// EgressProgram is yoi-egress; "" is egress.Program().
+	EgressProgram string
 	Log           *slog.Logger
 }
 
@@ -49,6 +51,7 @@ type Local struct {
 	networks   networks
 	bootID     string
 	layersProg string
+	egressProg string
 
 	hostOnce sync.Once
 	host     *hostRoot
@@ -87,7 +90,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 	}
 	l := &Local{
 		root: o.Root, ledger: o.Ledger, ledgerDir: o.LedgerDir, log: o.Log,
-		privileged: hasAdmin(), layersProg: o.LayersProgram,
+		privileged: hasAdmin(), layersProg: o.LayersProgram, egressProg: o.EgressProgram,
 		workers:  make(map[policy.WorkerID]*worker),
 		held:     make(map[policy.AllocationID][]ledger.Resource),
 		own:      make(map[policy.AllocationID]bool),

@@ -70,7 +70,7 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 	case req.Root == policy.RootSystem:
 		ops = append(ops, host.ops(req.HostNetwork)...)
 	}
-	ops = append(ops, generatedEtc()...)
+	ops = append(ops, generatedEtc(req.Egress)...)
 	inside := mounts.Attr{NoSuid: true, NoDev: true}
 	ops = append(ops,
 		mounts.Proc{Target: "/proc"},

@@ -187,8 +187,10 @@ type LaunchRequest struct {
 	RelativeCwd  string              `json:"relative_cwd"`
 	Root         policy.RootProfile  `json:"root"`
 	HostNetwork  bool                `json:"host_network,omitempty"`
-	Limits       policy.Limits       `json:"limits,omitzero"`
-	NoExec       bool                `json:"scratch_noexec,omitempty"`
+	// Egress is set for a network by an allowlist.
+	Egress *EgressRequest `json:"egress,omitempty"`
+	Limits policy.Limits  `json:"limits,omitzero"`
+	NoExec bool           `json:"scratch_noexec,omitempty"`
 	// Mounts says that the Worker may mount in namespaces of its own, which
 	// Landlock's restriction of files would take away.
 	Mounts bool `json:"mounts,omitempty"`
@@ -264,6 +266,12 @@ func (r LaunchRequest) validate() error {
 		return policy.Errorf(policy.CodeEnvironmentInvalid, "helper.launch", "more than 2048 variables")
 	}
 	if err := policy.ValidateRequired(r.Require); err != nil {
+		return err
+	}
+	if r.Egress != nil && r.HostNetwork {
+		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "the host's network takes no allowlist")
+	}
+	if err := r.Egress.validate(); err != nil {
 		return err
 	}
 	return r.Limits.Validate()

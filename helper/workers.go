@@ -33,6 +33,7 @@ type worker struct {
 	exceeded   atomic.Pointer[string]
 	pidfd      *os.File
 	teardown   []*os.File
+	egress     *nsexec.Process // nil without, or if an earlier helper started it
 	workDirs   []string
 	done       chan struct{}
 	outcome    nsexec.Outcome
@@ -104,9 +105,9 @@ func startTime(pid int) uint64 {
 
 // watch waits for a launched process in a goroutine of its own and releases the
 // Worker's process and uid range once it has ended.
-func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource, teardown []*os.File) {
+func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource, teardown []*os.File, proxy *nsexec.Process) {
 	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, done: make(chan struct{}),
-		teardown: teardown, workDirs: workDirs(req), rs: rs}
+		teardown: teardown, workDirs: workDirs(req), rs: rs, egress: proxy}
 	l.mu.Lock()
 	l.workers[w.id] = w
 	l.mu.Unlock()
@@ -133,6 +134,10 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error) {
 	l.reclaim.Add(1)
 	l.mu.Unlock()
 	defer l.reclaim.Done()
+	if w.egress != nil {
+		<-w.egress.Done() // its PID 1 watches the Worker's; its uid is of the range that is released now
+		w.egress.Close()
+	}
 	var gone []ledger.Resource
 	for _, r := range w.records() {
 		switch {

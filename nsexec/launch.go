@@ -62,6 +62,7 @@ type launching struct {
 	sync    int // our end of the socket
 	child   *replay.Child
 	process *Process
+	sockets []*os.File // of Spec.Listen
 }
 
 func launch(ctx context.Context, s *Spec) (p *Process, err error) {
@@ -86,13 +87,21 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l.child, err = l.Start(cloneFlags, cgroup)
+	if s.Network != nil {
+		// The child has no capability over that network: ports below 1024 are for who
+		// made it.
+		err = l.openSockets()
+	}
+	if err == nil {
+		l.child, err = l.Start(cloneFlags, cgroup)
+	}
 	leave()
 	unix.Close(l.syncFD)
 	l.syncFD = -1
 	if err != nil {
 		return nil, cloneFailed(err)
 	}
+	defer l.closeSockets()
 	l.process.own(l.child)
 	stop := context.AfterFunc(ctx, func() { _ = l.process.Kill() })
 	err = l.attend()
@@ -128,6 +137,9 @@ func (l *launching) prepare() error {
 		}
 		l.parentFD = int(self.Fd())
 	}
+	if s.DieWith != nil {
+		l.parentFD = int(s.DieWith.Fd())
+	}
 	if err := l.process.openOutcome(s.Outcome); err != nil {
 		return err
 	}
@@ -162,6 +174,17 @@ func (l *launching) attend() error {
 		return err
 	}
 	l.release()
+	if f := l.spec.Listening; f != nil {
+		if err := l.receiveSockets(); err != nil {
+			return err
+		}
+		if l.sockets != nil {
+			if err := f(l.sockets, l.process.Pidfd); err != nil {
+				return err
+			}
+		}
+		l.release()
+	}
 	if f := l.spec.Parked; f != nil {
 		if err := f(l.child.Pid, l.process.Pidfd); err != nil {
 			return err

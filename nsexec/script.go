@@ -48,7 +48,7 @@ type script struct {
 	steps []step
 	// syncFD is the child's end of the socket to the launcher.
 	syncFD int
-	// parentFD is a pidfd of this process, or -1.
+	// parentFD is a pidfd of this process, or of Spec.DieWith, or -1.
 	parentFD int
 	initFD   int
 	outcome  int

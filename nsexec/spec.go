@@ -1,6 +1,7 @@
 package nsexec
 
 import (
+	"net/netip"
 	"os"
 	"time"
 
@@ -60,6 +61,12 @@ type Spec struct {
 	// Network is a network namespace of NewNetwork's for this sandbox alone. Nil
 	// makes one, which costs the launch half a millisecond.
 	Network *os.File
+	// Listen are sockets to open in the sandbox's own network, at addresses of its
+	// loopback interface, before anything of the Worker's runs. Listening gets them
+	// in that order, with a pidfd of the sandbox's PID 1; the Worker is not started
+	// if it fails. The files stay owned by Launch.
+	Listen    []Listen
+	Listening func(sockets []*os.File, pidfd *os.File) error
 	// Landlock is nil for none. One that the kernel cannot apply fails the launch.
 	Landlock *Landlock
 	// Filter is the seccomp program as raw struct sock_filter entries. Empty means
@@ -75,6 +82,9 @@ type Spec struct {
 	WallClock time.Duration
 	// DieWithParent ends the sandbox when the calling process ends, however.
 	DieWithParent bool
+	// DieWith, a pidfd, ends the sandbox when that process ends. It excludes
+	// DieWithParent.
+	DieWith *os.File
 	// Hold are descriptors that PID 1 keeps open until the sandbox has ended:
 	// flock(2)ed files, which tell others that it lives.
 	Hold []*os.File
@@ -99,6 +109,12 @@ type SecretVar struct {
 type Logs struct {
 	Dir            mounts.Source
 	Stdout, Stderr string // names; opened O_APPEND, made 0600 if absent
+}
+
+// Listen is a listening TCP socket, or a bound UDP one.
+type Listen struct {
+	Addr netip.AddrPort // IPv4
+	UDP  bool
 }
 
 // Rlimit is one setrlimit(2).

@@ -3,6 +3,7 @@ package nsexec
 import (
 	"bytes"
 	"path"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -61,6 +62,14 @@ func (s *Spec) validate() error {
 		return bad(policy.CodePolicyInvalid, "more than %d descriptors are to be held", maxHold)
 	case s.Network != nil && s.HostNetwork:
 		return bad(policy.CodePolicyInvalid, "both the host's network and another one are asked for")
+	case s.DieWith != nil && s.DieWithParent:
+		return bad(policy.CodePolicyInvalid, "the sandbox is to end with two processes")
+	case len(s.Listen) > maxListen:
+		return bad(policy.CodePolicyInvalid, "more than %d sockets are to be opened", maxListen)
+	case (len(s.Listen) > 0) != (s.Listening != nil) || (len(s.Listen) > 0 && s.HostNetwork):
+		return bad(policy.CodePolicyInvalid, "sockets need a network of the sandbox's own, and somebody to take them")
+	case slices.ContainsFunc(s.Listen, func(l Listen) bool { return !l.Addr.Addr().Is4() || l.Addr.Port() == 0 }):
+		return bad(policy.CodePolicyInvalid, "a socket's address is no IPv4 address with a port")
 	case s.Umask&^0o777 != 0:
 		return bad(policy.CodePolicyInvalid, "the umask has bits beyond 0777")
 	case s.WallClock < 0:

@@ -30,6 +30,9 @@ const (
 	CodePolicyInvalid        Code = "policy_invalid"
 	CodeLimitsInvalid        Code = "limits_invalid"
 	CodeLimitsUnavailable    Code = "limits_unavailable"
+	CodeNetworkRuleInvalid   Code = "network_rule_invalid"
+	CodeEgressUnavailable    Code = "egress_unavailable"
+	CodeEgressRefused        Code = "egress_refused"
 	CodeEnvironmentInvalid   Code = "environment_invalid"
 	CodeCommandInvalid       Code = "command_invalid"
 	CodeCommandNotFound      Code = "command_not_found"
@@ -212,6 +215,9 @@ var catalog = []Info{
 	{CodePolicyInvalid, 400, "The policy is invalid", "Correct the field that the message names."},
 	{CodeLimitsUnavailable, 503, "This host keeps no limits of all a Worker's processes together", "Run the helper in a delegated control group (Delegate=yes), or leave the limit out."},
 	{CodeLimitsInvalid, 400, "The limits make no sense", "Correct the limit that the message names."},
+	{CodeNetworkRuleInvalid, 400, "A network rule is invalid", "Write HOST:PORT, *.DOMAIN:PORT or ADDRESS:PORT, and @PREFIX behind a name that leads into a private network."},
+	{CodeEgressUnavailable, 503, "The egress proxy could not be started", "See that yoi-egress lies beside the other programs, or name it by YOI_EGRESS."},
+	{CodeEgressRefused, 200, "The network policy refused connections", "See yoi worker egress; add a rule if the connection was wanted."},
 	{CodeEnvironmentInvalid, 400, "The environment is invalid", "Write each variable as NAME=VALUE."},
 	{CodeCommandInvalid, 400, "The command is invalid", "Give a command after --."},
 	{CodeCommandNotFound, 422, "The command does not exist in the sandbox", "Name a program of the sandbox's PATH or a path inside the workspace."},

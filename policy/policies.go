@@ -85,21 +85,6 @@ func (p CleanupPolicy) Validate() error {
 		WithHint("Use remove_on_stop, keep_on_failure, keep_for:DURATION or keep_until_asked.")
 }
 
-// NetworkMode is what a Worker can reach.
-type NetworkMode string
-
-const (
-	NetworkNone      NetworkMode = "none" // loopback only
-	NetworkAllowlist NetworkMode = "allowlist"
-	NetworkHost      NetworkMode = "host"
-)
-
-// NetworkPolicy is a mode and, for allowlist, its rules.
-type NetworkPolicy struct {
-	Mode  NetworkMode `json:"mode"`
-	Rules []string    `json:"rules,omitempty"`
-}
-
 // Limits bound one Worker. Zero means no limit of ours.
 type Limits struct {
 	WallClock    time.Duration `json:"wall_clock,omitempty"`    // nanoseconds in JSON; SIGKILL at the end
@@ -234,9 +219,7 @@ func (p SandboxPolicy) Normalize() SandboxPolicy {
 	if p.Root == "" {
 		p.Root = RootSystem
 	}
-	if p.Network.Mode == "" {
-		p.Network.Mode = NetworkNone
-	}
+	p.Network = p.Network.normalize()
 	if p.Seccomp == "" {
 		p.Seccomp = SeccompDefault
 	}
@@ -250,16 +233,8 @@ func (p SandboxPolicy) Validate() error {
 	if err := p.Root.validate(op); err != nil {
 		return err
 	}
-	switch p.Network.Mode {
-	case NetworkNone, NetworkHost:
-		if len(p.Network.Rules) > 0 {
-			return Errorf(CodePolicyInvalid, op, "network rules go with the mode allowlist")
-		}
-	case NetworkAllowlist:
-		return Errorf(CodeUnsupported, op, "the network mode allowlist is not possible in this version").
-			WithHint("Use none, or host where the operator allows it.")
-	default:
-		return Errorf(CodePolicyInvalid, op, "%q is no network mode", Printable(string(p.Network.Mode)))
+	if err := p.Network.validate(op); err != nil {
+		return err
 	}
 	switch p.Seccomp {
 	case SeccompDefault, SeccompStrict, SeccompDebug, SeccompNested, SeccompAudit:

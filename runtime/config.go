@@ -47,8 +47,15 @@ type Config struct {
 		AllowHostNetwork bool `toml:"allow_host_network"`
 	} `toml:"sandbox"`
 	// Secrets are those that policies may name, by handle.
-	Secrets  map[policy.SecretHandle]SecretConfig `toml:"secrets"`
-	External ExternalConfig                       `toml:"external"`
+	Secrets map[policy.SecretHandle]SecretConfig `toml:"secrets"`
+	Network struct {
+		// Resolvers are ADDRESS:PORT of the name servers that allowlists are resolved by,
+		// in place of the host's.
+		Resolvers []string `toml:"resolvers"`
+		// AllowSpecial lets API callers ask for rules that reach beyond public addresses.
+		AllowSpecial bool `toml:"allow_special"`
+	} `toml:"network"`
+	External ExternalConfig `toml:"external"`
 	Images   struct {
 		// Driver is overlay or vfs; MaxBytes and MaxEntries bound one image.
 		Driver     string `toml:"driver"`
@@ -136,6 +143,9 @@ func ParseConfig(b []byte) (Config, error) {
 	}
 	if err := c.Snapshots.SnapshotLimits.Validate(); err != nil {
 		return c, policy.Errorf(policy.CodeConfigInvalid, op, "snapshots: %s", policy.AsDiagnostic(err).Message)
+	}
+	if err := policy.ValidateResolvers(c.Network.Resolvers); err != nil {
+		return c, policy.Errorf(policy.CodeConfigInvalid, op, "network.resolvers: %s", policy.AsDiagnostic(err).Message)
 	}
 	if err := c.External.validate(); err != nil {
 		return c, err

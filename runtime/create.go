@@ -537,6 +537,9 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "the network mode host is not allowed in this Runtime").
 			WithHint("Set sandbox.allow_host_network in config.toml.")
 	}
+	if err := r.mayReach(c.sandbox.Network); err != nil {
+		return nil, err
+	}
 	if c.sandbox.PublishCaches && !r.config.Cache.AllowPublish {
 		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "publishing caches is not allowed in this Runtime").
 			WithHint("Set cache.allow_publish in config.toml.")
@@ -589,7 +592,7 @@ func (r *Runtime) choose(c *creation, strategy policy.StrategyName, dirty policy
 
 // sandboxDefaults fills what the request leaves open from the configuration.
 func (r *Runtime) sandboxDefaults(p policy.SandboxPolicy) policy.SandboxPolicy {
-	if p.Network.Mode == "" {
+	if p.Network.Mode == "" && len(p.Network.Rules) == 0 {
 		p.Network.Mode = policy.NetworkMode(r.config.Defaults.Network)
 	}
 	if p.Seccomp == "" {

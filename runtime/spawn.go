@@ -144,13 +144,16 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 	}
 	req := helper.LaunchRequest{
 		WorkerID: l.id, AllocationID: a.ID, Repositories: treesOf(a),
-		Command: l.command, Env: environment(l.repo, imageEnv(a), cacheEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
+		Command: l.command, Env: environment(l.repo, imageEnv(a), networkEnvironment(a.SandboxPolicy.Network), cacheEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
 		RepositoryID: l.repo, RelativeCwd: l.cwd,
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
 		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
 		Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
+	}
+	if n := a.SandboxPolicy.Network; n.Mode == policy.NetworkAllowlist {
+		req.Egress = &helper.EgressRequest{Network: n, Resolvers: r.config.Network.Resolvers}
 	}
 	if _, named := req.Root.Image(); named {
 		req.Image = helperImage(a.Image)

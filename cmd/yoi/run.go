@@ -24,6 +24,8 @@ type runFlags struct {
 	repo, rev, branch, strategy, dirty, patch, cwd string
 	scope, env, limits                             []string
 	network, seccomp                               string
+	allow                                          []string
+	transparent                                    bool
 	require                                        []string
 	policy                                         string
 	timeout                                        time.Duration
@@ -67,7 +69,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this `DURATION`")
 	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj of each process; memory_max, memory_high, swap_max, tasks, cpu_percent, cpu_weight, io_weight, io_read, io_write of all together (repeatable)")
 	f.shared.register(c)
-	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host")
+	networkFlags(fl, &f.network, &f.allow, &f.transparent)
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringVar(&f.policy, "policy", "", "a sandbox policy's `FILE`, TOML or JSON; other flags go first (see yoi policy)")
 	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock or limits (repeatable)")
@@ -136,7 +138,7 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 		return req, err
 	}
 	req.Sandbox = policy.SandboxPolicy{
-		Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)},
+		Network: networkOf(f.network, f.allow, f.transparent),
 		Seccomp: policy.SeccompProfile(f.seccomp),
 		Require: protections(f.require),
 	}

@@ -19,6 +19,8 @@ func (a *app) wsCommand() *cobra.Command {
 
 type createFlags struct {
 	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key, policy string
+	allow                                                                                  []string
+	transparent                                                                            bool
 	scope, env, require                                                                    []string
 	shared                                                                                 sharedFlags
 	root                                                                                   rootFlags
@@ -60,7 +62,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringVar(&f.patch, "patch", "", "apply a git diff to the first REPOSITORY: a `FILE`, - for stdin, or a stored patch's sha256:… (implies --dirty patch_artifact)")
 	fl.StringVar(&f.cleanup, "cleanup", "", "`POLICY` remove_on_stop, keep_on_failure, keep_for:DURATION or keep_until_asked (default)")
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
-	fl.StringVar(&f.network, "network", "", "`MODE` none (default) or host, where the configuration allows it")
+	networkFlags(fl, &f.network, &f.allow, &f.transparent)
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringVar(&f.policy, "policy", "", "a sandbox policy's `FILE`, TOML or JSON; other flags go first (see yoi policy)")
 	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock or limits (repeatable)")
@@ -75,7 +77,7 @@ func (a *app) createRequest(f createFlags, argv []string) (req runtime.CreateWor
 	req = runtime.CreateWorkspaceRequest{
 		WorkspaceID: policy.WorkspaceID(f.workspace), Strategy: policy.StrategyName(f.strategy),
 		DirtyState: policy.DirtyStatePolicy(f.dirty), IdempotencyKey: f.key,
-		Sandbox: policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(f.network)}, Seccomp: policy.SeccompProfile(f.seccomp), Require: protections(f.require)},
+		Sandbox: policy.SandboxPolicy{Network: networkOf(f.network, f.allow, f.transparent), Seccomp: policy.SeccompProfile(f.seccomp), Require: protections(f.require)},
 	}
 	if f.cleanup != "" {
 		if req.Cleanup, err = policy.ParseCleanupPolicy(f.cleanup); err != nil {

@@ -64,7 +64,7 @@ func (p Profile) digest(more []string) (string, error) {
 // profiles they were compiled from.
 func Digests() (string, error) {
 	var s strings.Builder
-	for _, p := range Profiles() {
+	for _, p := range append(Profiles(), Egress()) {
 		d, err := p.digest(nil)
 		if err != nil {
 			return "", err

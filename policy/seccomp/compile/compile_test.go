@@ -132,8 +132,11 @@ func TestCompiledMeansTheRules(t *testing.T) {
 func TestEmbeddedMeansLibseccomps(t *testing.T) {
 	amd64Only(t)
 	rnd := rand.New(rand.NewPCG(11, 13))
-	for _, p := range seccomp.Profiles() {
+	for _, p := range append(seccomp.Profiles(), seccomp.Egress()) {
 		embedded, err := seccomp.Filter(policy.SandboxPolicy{Seccomp: p.Name})
+		if p.Name == seccomp.Egress().Name {
+			embedded, err = seccomp.EgressFilter()
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

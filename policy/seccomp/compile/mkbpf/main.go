@@ -23,7 +23,7 @@ func main() {
 }
 
 func run(bpf, doc string) error {
-	for _, p := range seccomp.Profiles() {
+	for _, p := range append(seccomp.Profiles(), seccomp.Egress()) {
 		b, err := seccomp.Assemble(p, compile.Native())
 		if err != nil {
 			return err

@@ -1,0 +1,259 @@
+package helper
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/egress"
+	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/nsexec"
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/policy/seccomp"
+)
+
+// EgressRequest asks for a network by an allowlist.
+type EgressRequest struct {
+	Network policy.NetworkPolicy `json:"network"`
+	// Resolvers replace the host's name servers: ADDRESS:PORT.
+	Resolvers []string `json:"resolvers,omitempty"`
+}
+
+// The files of a Worker's metadata that yoi-egress writes.
+const (
+	egressLog      = "egress.log"
+	egressCounters = "egress.counters"
+	egressLock     = "egress.lock"
+)
+
+// EgressFile is the path of one of them below the Runtime root.
+func EgressFile(id policy.WorkerID, name string) string {
+	return rootdir.Worker(id) + "/metadata/" + name
+}
+
+const opEgress = "helper.egress"
+
+// egressAt is the program's place in its own sandbox.
+const egressAt = "/yoi-egress"
+
+// listen has the launch open the sockets of the Worker's network and start who
+// serves them, before anything of the Worker's runs.
+func (a *attempt) listen(ctx context.Context, s *nsexec.Spec) error {
+	r := a.req.Egress
+	if r == nil {
+		return nil
+	}
+	sockets, err := egress.Sockets(r.Network)
+	if err != nil {
+		return err
+	}
+	for _, k := range sockets {
+		s.Listen = append(s.Listen, nsexec.Listen{Addr: k.Addr, UDP: k.UDP})
+	}
+	cfg := egress.Config{Network: r.Network, Sockets: sockets, Resolvers: r.Resolvers}
+	s.Listening = func(fds []*os.File, worker *os.File) error { return a.startEgress(ctx, cfg, fds, worker) }
+	return nil
+}
+
+// startEgress starts yoi-egress in a sandbox of its own: the last uid of the
+// Worker's range, which the Worker cannot become; its executable and what the
+// resolver reads as the only files; the host's network. Its PID 1 ends it with the
+// Worker's, so whatever becomes of us it goes when the Worker does.
+func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []*os.File, worker *os.File) error {
+	unavailable := func(err error) error {
+		return policy.Errorf(policy.CodeEgressUnavailable, opEgress, "yoi-egress could not be started").Because(err)
+	}
+	files, err := a.egressFiles()
+	if err != nil {
+		return err
+	}
+	files.Sockets = sockets
+	spec, err := a.egressSpec(worker)
+	if err != nil {
+		return err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return unavailable(err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "control")
+	defer unix.Close(pair[0])
+	spec.Stdio[0] = theirs
+	err = egress.Send(pair[0], cfg, files)
+	var p *nsexec.Process
+	if err == nil {
+		p, err = nsexec.Launch(ctx, spec)
+	}
+	theirs.Close()
+	if err == nil {
+		// A program that hangs before it serves is as good as none.
+		_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(egressStart / time.Second)})
+		if err = egress.Await(pair[0]); err != nil {
+			_ = p.Kill()
+		}
+	}
+	if err != nil {
+		return unavailable(err)
+	}
+	a.egress = p
+	return nil
+}
+
+// egressStart is how long the program may take to its first word.
+const egressStart = 10 * time.Second
+
+// egressFiles makes the files that the program writes, and its lock.
+func (a *attempt) egressFiles() (f egress.Files, err error) {
+	l := a.l
+	meta, err := l.root.OpenDir(rootdir.Worker(a.req.WorkerID) + "/metadata")
+	if err != nil {
+		return f, diskError(opEgress, err)
+	}
+	defer meta.Close()
+	for _, n := range []string{egressLog, egressCounters, egressLock} {
+		made, err := l.newFile(meta, n)
+		if err != nil {
+			return f, diskError(opEgress, err)
+		}
+		a.keep(made)
+		switch n {
+		case egressLog:
+			if _, err := unix.FcntlInt(made.Fd(), unix.F_SETFL, unix.O_APPEND); err != nil {
+				return f, diskError(opEgress, err)
+			}
+			f.Log = made
+		case egressCounters:
+			// Written, not truncated to its size: what is mapped must have its room.
+			if _, err := made.Write(make([]byte, egress.CountersSize)); err != nil {
+				return f, diskError(opEgress, err)
+			}
+			f.Counters = made
+		case egressLock:
+			if err := unix.Flock(int(made.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+				return f, diskError(opEgress, err)
+			}
+			a.egressLock = made
+		}
+	}
+	return f, nil
+}
+
+func (a *attempt) egressSpec(worker *os.File) (*nsexec.Spec, error) {
+	filter, err := seccomp.EgressFilter()
+	if err != nil {
+		return nil, err
+	}
+	program, err := a.egressProgram()
+	if err != nil {
+		return nil, err
+	}
+	host, err := a.l.hostRoot()
+	if err != nil {
+		return nil, err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, diskError(opEgress, err)
+	}
+	a.keep(null)
+	ops := []mounts.Op{program}
+	for _, name := range []string{"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"} {
+		if b := host.file(name); b != nil {
+			ops = append(ops, mounts.File{Target: name, Mode: 0o444, Content: b})
+		}
+	}
+	open := uint64(egressFilesMax)
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil && own.Max < open {
+		open = own.Max // more takes a privilege, and connections wait for a descriptor
+	}
+	s := &nsexec.Spec{
+		Argv: []string{egressAt}, Env: []string{"GOTRACEBACK=none"}, Plan: mounts.Plan{Ops: ops, RootBytes: 2 << 20, RootInodes: 64},
+		Stdio: [3]*os.File{1: null, 2: null}, Filter: filter,
+		Hostname: "egress", HostNetwork: true, DieWith: worker,
+		Hold: []*os.File{a.egressLock},
+		Rlimits: []nsexec.Rlimit{
+			{Resource: unix.RLIMIT_CORE},
+			{Resource: unix.RLIMIT_NOFILE, Soft: open, Hard: open},
+			{Resource: unix.RLIMIT_FSIZE, Soft: egress.MaxLog + 4096, Hard: egress.MaxLog + 4096},
+		},
+	}
+	if a.l.privileged {
+		// Two ids, since with one alone the kernel lets nobody leave its groups
+		// (user_namespaces(7)); the program is the last.
+		m := []nsexec.IDMap{{Inside: workerID - 1, Outside: a.idRange.base + rangeSize - 2, Count: 2}}
+		s.UIDMap, s.GIDMap = m, m
+		s.Hold = append(s.Hold, a.idRange.lock)
+	}
+	return s, nil
+}
+
+// egressFilesMax is for two descriptors and a pipe each way of every connection that
+// a policy may have.
+const egressFilesMax = 8*policy.MaxConnections + 1024
+
+// egressProgram is the one program of the sandbox. Root opens it here, since the ids
+// that it will have may not walk to where it lies.
+func (a *attempt) egressProgram() (mounts.Op, error) {
+	bind := mounts.Bind{Target: egressAt, IsFile: true, Attr: mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true}}
+	missing := func(err error) error {
+		return policy.Errorf(policy.CodeEgressUnavailable, opEgress, "the program yoi-egress is not there").Because(err)
+	}
+	path, err := filepath.EvalSymlinks(a.l.egressProgram())
+	if err != nil {
+		return nil, missing(err)
+	}
+	if !a.l.privileged {
+		bind.Source.Path = path
+		return bind, nil
+	}
+	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, missing(err)
+	}
+	defer dir.Close()
+	m, err := mounts.CloneDetached(dir, filepath.Base(path), bind.Attr, nil, false)
+	if err != nil {
+		return nil, missing(err)
+	}
+	bind.Source.Mount = a.keep(m)
+	return bind, nil
+}
+
+// endEgress waits until the program of a launch that failed is gone: its Worker's
+// PID 1 is, so its own ends it.
+func (a *attempt) endEgress() {
+	if a.egress != nil {
+		_ = a.egress.Kill()
+		<-a.egress.Done()
+		a.egress.Close()
+	}
+}
+
+func (l *Local) egressProgram() string {
+	if l.egressProg != "" {
+		return l.egressProg
+	}
+	return egress.Program()
+}
+
+func (r *EgressRequest) validate() error {
+	if r == nil {
+		return nil
+	}
+	if r.Network.Mode != policy.NetworkAllowlist {
+		return policy.Errorf(policy.CodeBadRequest, opEgress, "only an allowlist needs a proxy")
+	}
+	if err := (policy.SandboxPolicy{Network: r.Network}).Validate(); err != nil {
+		return err
+	}
+	if err := policy.ValidateResolvers(r.Resolvers); err != nil {
+		return err
+	}
+	_, err := egress.Sockets(r.Network)
+	return err
+}
