@@ -135,6 +135,18 @@ func (c *Client) WorkspaceDisk(ctx context.Context, id policy.AllocationID) (run
 	return get[runtime.DiskUsage](ctx, c, path, nil)
 }
 
+func (c *Client) WorkerEgress(ctx context.Context, id policy.WorkerID, req runtime.EgressRequest) (runtime.EgressReport, error) {
+	path, err := item("worker", workers, id, "/egress")
+	if err != nil {
+		return runtime.EgressReport{}, err
+	}
+	q := url.Values{}
+	if req.Limit != 0 {
+		q.Set("limit", strconv.Itoa(req.Limit))
+	}
+	return get[runtime.EgressReport](ctx, c, path, q)
+}
+
 func (c *Client) RemoveWorkspace(ctx context.Context, id policy.AllocationID, req runtime.RemoveWorkspaceRequest) (runtime.Workspace, error) {
 	path, err := item("allocation", workspaces, id, "/cleanup")
 	if err != nil {

@@ -45,6 +45,18 @@ func (c *call) getWorker() error {
 	return c.reply(http.StatusOK, wk)
 }
 
+func (c *call) getWorkerEgress() error {
+	req := runtime.EgressRequest{Limit: int(c.query.number("limit", runtime.MaxDecisions))}
+	if c.query.err != nil {
+		return c.query.err
+	}
+	rep, err := c.svc.WorkerEgress(c.ctx, policy.WorkerID(c.id), req)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, rep)
+}
+
 // getWorkerLogs streams output as it is: no encoding, no frames.
 func (c *call) getWorkerLogs() error {
 	req := runtime.LogsRequest{

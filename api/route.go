@@ -83,6 +83,7 @@ func routes() []route {
 		{method: "GET", path: "/v1/workers/{id}", operation: "getWorker", handle: (*call).getWorker},
 		{method: "GET", path: "/v1/workers/{id}/logs", operation: "getWorkerLogs", waits: true,
 			query: []string{"stream", "offset", "limit", "follow"}, handle: (*call).getWorkerLogs},
+		{method: "GET", path: "/v1/workers/{id}/egress", operation: "getWorkerEgress", query: []string{"limit"}, handle: (*call).getWorkerEgress},
 		{method: "POST", path: "/v1/workers/{id}/signal", operation: "signalWorker", once: true, handle: (*call).signalWorker},
 		{method: "POST", path: "/v1/workers/{id}/stop", operation: "stopWorker", handle: (*call).stopWorker},
 		{method: "POST", path: "/v1/workers/{id}/exec", operation: "execWorker", once: true, waits: true, handle: (*call).execWorker},

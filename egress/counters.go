@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // CountersSize is the size of a counters file: a shared mapping, so that what was
@@ -78,30 +80,9 @@ func (c *Counters) Total() uint64 {
 	return atomic.LoadUint64(&c.words[wordUp]) + atomic.LoadUint64(&c.words[wordDown])
 }
 
-// Usage is what a Worker's connections came to.
-type Usage struct {
-	Allowed uint64 `json:"allowed"`
-	Refused uint64 `json:"refused"`
-	// BytesOut are from the Worker, BytesIn to it.
-	BytesOut uint64 `json:"bytes_out"`
-	BytesIn  uint64 `json:"bytes_in"`
-	// Unlogged counts decisions that the log had no room for.
-	Unlogged uint64 `json:"unlogged,omitempty"`
-	// Rules are in the order of the policy's.
-	Rules []RuleUsage `json:"rules,omitempty"`
-}
-
-// RuleUsage is what one rule was used for.
-type RuleUsage struct {
-	Rule     string `json:"rule"`
-	Allowed  uint64 `json:"allowed"`
-	BytesOut uint64 `json:"bytes_out"`
-	BytesIn  uint64 `json:"bytes_in"`
-}
-
 // ReadUsage reads a counters file. An empty one is no usage.
-func ReadUsage(r io.ReaderAt, rules []string) (Usage, error) {
-	var u Usage
+func ReadUsage(r io.ReaderAt, rules []string) (policy.NetworkUsage, error) {
+	var u policy.NetworkUsage
 	b := make([]byte, CountersSize)
 	if _, err := r.ReadAt(b, 0); err != nil && err != io.EOF {
 		return u, err
@@ -116,7 +97,7 @@ func ReadUsage(r io.ReaderAt, rules []string) (Usage, error) {
 		if at+ruleWords > CountersSize/8 {
 			break
 		}
-		u.Rules = append(u.Rules, RuleUsage{Rule: r, Allowed: word(at), BytesOut: word(at + 1), BytesIn: word(at + 2)})
+		u.Rules = append(u.Rules, policy.NetworkRuleUsage{Rule: r, Allowed: word(at), BytesOut: word(at + 1), BytesIn: word(at + 2)})
 	}
 	return u, nil
 }

@@ -25,8 +25,8 @@ type EgressRequest struct {
 
 // The files of a Worker's metadata that yoi-egress writes.
 const (
-	egressLog      = "egress.log"
-	egressCounters = "egress.counters"
+	EgressLog      = "egress.log"
+	EgressCounters = "egress.counters"
 	egressLock     = "egress.lock"
 )
 
@@ -114,19 +114,19 @@ func (a *attempt) egressFiles() (f egress.Files, err error) {
 		return f, diskError(opEgress, err)
 	}
 	defer meta.Close()
-	for _, n := range []string{egressLog, egressCounters, egressLock} {
+	for _, n := range []string{EgressLog, EgressCounters, egressLock} {
 		made, err := l.newFile(meta, n)
 		if err != nil {
 			return f, diskError(opEgress, err)
 		}
 		a.keep(made)
 		switch n {
-		case egressLog:
+		case EgressLog:
 			if _, err := unix.FcntlInt(made.Fd(), unix.F_SETFL, unix.O_APPEND); err != nil {
 				return f, diskError(opEgress, err)
 			}
 			f.Log = made
-		case egressCounters:
+		case EgressCounters:
 			// Written, not truncated to its size: what is mapped must have its room.
 			if _, err := made.Write(make([]byte, egress.CountersSize)); err != nil {
 				return f, diskError(opEgress, err)

@@ -368,3 +368,25 @@ func (r NetworkRule) MatchesName(name string) bool {
 func (r NetworkRule) Special() bool {
 	return len(r.Within) > 0 || r.Addr.IsValid() && SpecialAddress(r.Addr) != ""
 }
+
+// NetworkUsage is what a Worker's connections by an allowlist came to.
+type NetworkUsage struct {
+	// Allowed and Refused count connections, and requests of plain HTTP.
+	Allowed uint64 `json:"allowed"`
+	Refused uint64 `json:"refused"`
+	// BytesOut are from the Worker, BytesIn to it.
+	BytesOut uint64 `json:"bytes_out"`
+	BytesIn  uint64 `json:"bytes_in"`
+	// Unlogged counts decisions that the log had no room for.
+	Unlogged uint64 `json:"unlogged,omitempty"`
+	// Rules are in the order of the policy's.
+	Rules []NetworkRuleUsage `json:"rules,omitempty"`
+}
+
+// NetworkRuleUsage is what one rule was used for.
+type NetworkRuleUsage struct {
+	Rule     string `json:"rule"`
+	Allowed  uint64 `json:"allowed"`
+	BytesOut uint64 `json:"bytes_out"`
+	BytesIn  uint64 `json:"bytes_in"`
+}

@@ -1,7 +1,16 @@
 package runtime
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
 	"yoi.dev/yoi-runtime/egress"
+	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -27,4 +36,151 @@ func (r *Runtime) mayReach(p policy.NetworkPolicy) error {
 		}
 	}
 	return nil
+}
+
+// EgressRequest asks for a Worker's way out: the last Limit decisions, 0 for
+// DefaultDecisions.
+type EgressRequest struct {
+	Limit int `json:"limit,omitempty"`
+}
+
+// The bounds of EgressRequest.Limit.
+const (
+	DefaultDecisions = 100
+	MaxDecisions     = 10000
+)
+
+// EgressReport is what a Worker's network policy let through and what it refused, so
+// far. Hosts are what the Worker asked for: text of its own choice.
+type EgressReport struct {
+	WorkerID  policy.WorkerID      `json:"worker_id"`
+	Policy    policy.NetworkPolicy `json:"policy"`
+	Usage     policy.NetworkUsage  `json:"usage"`
+	Decisions []egress.Decision    `json:"decisions"`
+}
+
+// Decision is one line of the log.
+type Decision = egress.Decision
+
+// WorkerEgress reads what a Worker's proxy has counted and logged.
+func (r *Runtime) WorkerEgress(ctx context.Context, id policy.WorkerID, req EgressRequest) (EgressReport, error) {
+	const op = "runtime.egress"
+	w, err := r.workerRecord(ctx, id)
+	if err != nil {
+		return EgressReport{}, err
+	}
+	if req.Limit == 0 {
+		req.Limit = DefaultDecisions
+	}
+	if req.Limit < 0 || req.Limit > MaxDecisions {
+		return EgressReport{}, policy.Errorf(policy.CodeBadRequest, op, "the limit is not between 1 and %d", MaxDecisions)
+	}
+	a, err := r.registry.GetAllocation(ctx, w.AllocationID)
+	if err != nil {
+		return EgressReport{}, err
+	}
+	out := EgressReport{WorkerID: id, Policy: a.SandboxPolicy.Network, Decisions: []egress.Decision{}}
+	if out.Policy.Mode != policy.NetworkAllowlist {
+		return out, nil
+	}
+	if w.Network != nil {
+		out.Usage = *w.Network
+	} else if out.Usage, err = r.networkUsage(id, out.Policy); err != nil {
+		return out, err
+	}
+	ds, err := r.decisions(id, req.Limit)
+	if ds != nil {
+		out.Decisions = ds
+	}
+	return out, err
+}
+
+// networkUsage reads the counters of a Worker, live or ended.
+func (r *Runtime) networkUsage(id policy.WorkerID, p policy.NetworkPolicy) (policy.NetworkUsage, error) {
+	f, err := r.root.OpenFile(helper.EgressFile(id, helper.EgressCounters), unix.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return egress.ReadUsage(strings.NewReader(""), p.Rules)
+	}
+	if err != nil {
+		return policy.NetworkUsage{}, policy.Errorf(policy.CodeInternal, "runtime.egress", "the counters cannot be read").Because(err)
+	}
+	defer f.Close()
+	u, err := egress.ReadUsage(f, p.Rules)
+	if err != nil {
+		return u, policy.Errorf(policy.CodeInternal, "runtime.egress", "the counters cannot be read").Because(err)
+	}
+	return u, nil
+}
+
+func (r *Runtime) decisions(id policy.WorkerID, limit int) ([]egress.Decision, error) {
+	f, err := r.root.OpenFile(helper.EgressFile(id, helper.EgressLog), unix.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		defer f.Close()
+		var ds []egress.Decision
+		if ds, err = egress.ReadLog(f, limit); err == nil {
+			return ds, nil
+		}
+	}
+	return nil, policy.Errorf(policy.CodeInternal, "runtime.egress", "the log cannot be read").Because(err)
+}
+
+// usedNetwork is the end of a Worker's network: what it came to, and a warning if
+// anything was refused. Both are nil without an allowlist, which costs one look.
+func (r *Runtime) usedNetwork(ctx context.Context, id policy.WorkerID) (*policy.NetworkUsage, *policy.Diagnostic) {
+	if there, err := r.root.Exists(helper.EgressFile(id, helper.EgressCounters)); err == nil && !there {
+		return nil, nil
+	}
+	u, err := r.endedNetwork(ctx, id)
+	if err != nil {
+		r.log.Warn("what a worker's network came to is not known", "worker", id, "error", err)
+		return nil, nil
+	}
+	if u.Refused == 0 {
+		return &u, nil
+	}
+	ds, err := r.decisions(id, 0)
+	if err != nil {
+		r.log.Warn("a worker's decisions cannot be read", "worker", id, "error", err)
+	}
+	return &u, refusedWarning(u.Refused, ds)
+}
+
+func (r *Runtime) endedNetwork(ctx context.Context, id policy.WorkerID) (u policy.NetworkUsage, err error) {
+	w, err := r.registry.GetWorker(ctx, id)
+	if err != nil {
+		return u, err
+	}
+	a, err := r.registry.GetAllocation(ctx, w.AllocationID)
+	if err != nil {
+		return u, err
+	}
+	return r.networkUsage(id, a.SandboxPolicy.Network)
+}
+
+// refusedShown is how many destinations a warning names.
+const refusedShown = 5
+
+func refusedWarning(n uint64, ds []egress.Decision) *policy.Diagnostic {
+	var names []string
+	seen := make(map[string]bool)
+	for _, d := range ds {
+		if !d.Reason.Refusal() {
+			continue
+		}
+		s := string(d.Reason)
+		if d.Host != "" {
+			s = fmt.Sprintf("%s:%d (%s)", policy.Printable(d.Host), d.Port, d.Reason)
+		}
+		if !seen[s] {
+			seen[s] = true
+			names = append(names, s)
+		}
+	}
+	if more := len(names) - refusedShown; more > 0 {
+		names = append(names[:refusedShown], fmt.Sprintf("and %d others", more))
+	}
+	return policy.Warnf(policy.CodeEgressRefused, "runtime.egress", "the network policy refused %d times: %s", n, strings.Join(names, ", "))
 }

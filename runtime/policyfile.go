@@ -3,12 +3,14 @@ package runtime
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
+	"yoi.dev/yoi-runtime/egress"
 	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/policy/seccomp"
@@ -63,8 +65,9 @@ func ParsePolicy(b []byte) (policy.SandboxPolicy, error) {
 // API has.
 func plainNumbers(tree map[string]any) error {
 	for table, duration := range map[string]map[string]bool{
-		"limits": {"wall_clock": true, "cpu_time": true},
-		"quota":  {},
+		"limits":  {"wall_clock": true, "cpu_time": true},
+		"quota":   {},
+		"network": {"idle_timeout": true},
 	} {
 		fields, ok := tree[table].(map[string]any)
 		if !ok {
@@ -72,7 +75,7 @@ func plainNumbers(tree map[string]any) error {
 		}
 		for k, v := range fields {
 			s, ok := v.(string)
-			if !ok {
+			if !ok || table == "network" && k == "mode" {
 				continue
 			}
 			var n any
@@ -119,7 +122,7 @@ func ExplainPolicy(p policy.SandboxPolicy) (PolicyExplanation, error) {
 	if err != nil {
 		return x, err
 	}
-	x.Notes = append(x.Notes, networkNote(p.Network.Mode),
+	x.Notes = append(x.Notes, networkNote(p.Network),
 		"System calls: profile "+string(p.Seccomp)+". "+profile.Why+" See docs/seccomp.md.")
 	if len(p.SeccompAllow) > 0 {
 		x.Notes = append(x.Notes, "Further system calls: "+strings.Join(p.SeccompAllow, ", ")+".")
@@ -138,11 +141,31 @@ func ExplainPolicy(p policy.SandboxPolicy) (PolicyExplanation, error) {
 	return x, nil
 }
 
-func networkNote(m policy.NetworkMode) string {
-	if m == policy.NetworkHost {
+func networkNote(p policy.NetworkPolicy) string {
+	switch p.Mode {
+	case policy.NetworkHost:
 		return "Network: the host's own, with everything that listens on it. Nothing is filtered."
+	case policy.NetworkAllowlist:
+	default:
+		return "Network: none. A loopback interface of its own, and no route anywhere."
 	}
-	return "Network: none. A loopback interface of its own, and no route anywhere."
+	s := "Network: a loopback interface of its own and no route; a proxy outside (HTTP and SOCKS 5 at " + egress.ProxyAddr.String() + ", which the environment names) connects to "
+	if len(p.Rules) == 0 {
+		return s + "nothing, since there is no rule."
+	}
+	s += strings.Join(p.Rules, ", ") + ". Names lead to public addresses only, but for ranges behind @; TLS must ask for the name itself, and HTTP."
+	if p.Transparent {
+		s += " Programs that know of no proxy find the names at loopback addresses."
+	}
+	n := p.MaxConnections
+	if n == 0 {
+		n = policy.DefaultConnections
+	}
+	s += fmt.Sprintf(" At most %d connections at once", n)
+	if p.MaxBytes > 0 {
+		s += fmt.Sprintf(" and %d bytes in all", p.MaxBytes)
+	}
+	return s + ". Every decision is logged: yoi worker egress."
 }
 
 func envNote(env map[string]string) string {

@@ -71,6 +71,8 @@ type Service interface {
 	SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Worker, error)
 	ListWorkers(ctx context.Context, f ListFilter) (WorkerList, error)
 	GetWorker(ctx context.Context, id policy.WorkerID) (Worker, error)
+	// WorkerEgress says what a Worker's network policy let through and refused.
+	WorkerEgress(ctx context.Context, id policy.WorkerID, req EgressRequest) (EgressReport, error)
 	// WorkerLogs copies the stream ("stdout" or "stderr") from offset to w, and
 	// with follow goes on until the Worker ends. It returns the next offset.
 	WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRequest, w io.Writer) (int64, error)
@@ -351,6 +353,8 @@ type Worker struct {
 	Outcome      *Outcome            `json:"outcome,omitempty"`
 	// Protections are those of policy.Protection that held it; absent before its start.
 	Protections *policy.Protections `json:"protections,omitempty"`
+	// Network is what it used of an allowlist, once it has ended.
+	Network *policy.NetworkUsage `json:"network,omitempty"`
 	// Secrets are those that it was given, by handle; never their values.
 	Secrets   []policy.SecretUse `json:"secrets,omitempty"`
 	Workspace *Workspace         `json:"workspace,omitempty"` // in detail and list

@@ -223,6 +223,7 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 	r.closeDirect(id)
 	out := outcomeOf(o, started, r.now())
 	out.Work = work
+	network, refused := r.usedNetwork(ctx, id)
 	w, err := r.registry.UpdateWorker(ctx, id, func(v *registry.Worker) error {
 		v.Status, v.EndedAt, v.Outcome = registry.WorkerExited, r.now(), &out
 		v.LoseSessions(r.now()) // whoever holds one knows better, and says so
@@ -231,6 +232,10 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 		}
 		if o.Lost {
 			v.Status = registry.WorkerLost
+		}
+		v.Network = network
+		if refused != nil {
+			v.Diagnostics = append(v.Diagnostics, *refused)
 		}
 		return nil
 	})

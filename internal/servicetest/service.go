@@ -194,6 +194,10 @@ func (s *Service) WorkspaceDisk(ctx context.Context, id policy.AllocationID) (ru
 	return runtime.DiskUsage{AllocationID: Allocation, ReferencedBytes: 5 << 20, ExclusiveBytes: 1 << 20, Inodes: 42, Partial: true, MeasuredAt: Then}, s.enter(ctx, "WorkspaceDisk", string(id), nil)
 }
 
+func (s *Service) WorkerEgress(ctx context.Context, id policy.WorkerID, req runtime.EgressRequest) (runtime.EgressReport, error) {
+	return Egress(), s.enter(ctx, "WorkerEgress", string(id), req)
+}
+
 func (s *Service) RemoveWorkspace(ctx context.Context, id policy.AllocationID, req runtime.RemoveWorkspaceRequest) (runtime.Workspace, error) {
 	ws := Workspace()
 	ws.Status = runtime.WorkspaceRemoved

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"yoi.dev/yoi-runtime/egress"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 )
@@ -76,6 +77,7 @@ func WorkerRecord() runtime.Worker {
 		ID: Worker, AllocationID: Allocation, WorkspaceID: "default", Status: runtime.WorkerExited,
 		Command: []string{"make", "-j2"}, RelativeCwd: "src", CreatedAt: Then, StartedAt: Then.Add(time.Second),
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
+		Network:     &policy.NetworkUsage{Allowed: 2, Refused: 1, BytesOut: 100, BytesIn: 200, Unlogged: 1, Rules: []policy.NetworkRuleUsage{{Rule: "example.org:443", Allowed: 2, BytesOut: 100, BytesIn: 200}}},
 		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
 		Sessions:    []runtime.Session{session()}, SessionsBefore: 3,
@@ -201,5 +203,17 @@ func session() runtime.Session {
 	return runtime.Session{
 		ID: "se-0123456789abcdef", Kind: "exec", UID: 1000, Command: []string{"sh"}, RelativeCwd: "src", Terminal: true,
 		StartedAt: Then, EndedAt: Then, End: "signaled", ExitCode: 137, Signal: "SIGKILL", HungUp: true,
+	}
+}
+
+// Egress is a Worker's way out.
+func Egress() runtime.EgressReport {
+	return runtime.EgressReport{
+		WorkerID: Worker, Policy: policy.NetworkPolicy{Mode: policy.NetworkAllowlist, Rules: []string{"example.org:443"}, Transparent: true, MaxBytes: 1, MaxConnections: 2, IdleTimeout: time.Second},
+		Usage: *WorkerRecord().Network,
+		Decisions: []runtime.Decision{
+			{Time: Then, ID: 1, Via: egress.ViaConnect, Host: "example.org", Port: 443, Allowed: true, Rule: "example.org:443", Address: "192.0.2.1:443", Closed: true, BytesOut: 100, BytesIn: 200, Duration: time.Second},
+			{Time: Then, ID: 2, Via: egress.ViaHTTP, Host: "evil.example", Port: 80, Reason: egress.ReasonRule},
+		},
 	}
 }

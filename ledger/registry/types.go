@@ -165,6 +165,8 @@ type Worker struct {
 	Outcome      *Outcome            `json:"outcome,omitempty"`
 	// Protections are those that its kernel had for it; nil before the start.
 	Protections *policy.Protections `json:"protections,omitempty"`
+	// Network is what it used of an allowlist, once it has ended.
+	Network *policy.NetworkUsage `json:"network,omitempty"`
 	// Secrets are those that it was given; never their values.
 	Secrets []policy.SecretUse `json:"secrets,omitempty"`
 	// Env and Limits are what it was given beyond its sandbox policy.
