@@ -55,8 +55,8 @@ func Sockets(p policy.NetworkPolicy) ([]Socket, error) {
 	places := Places(rules)
 	dns := false
 	for i, r := range rules {
-		if r.Addr.IsValid() {
-			continue // a program that knows of no proxy would need a route to it
+		if HostOf(r) == "" {
+			continue // for an address, a program that knows of no proxy would need a route
 		}
 		dns = dns || r.Wildcard
 		out = append(out, Socket{Kind: SocketRule, Addr: netip.AddrPortFrom(places[HostOf(r)], r.Port), Rule: i})
@@ -70,10 +70,14 @@ func Sockets(p policy.NetworkPolicy) ([]Socket, error) {
 	return out, nil
 }
 
-// HostOf is a rule's host as the rule has it, "" for an address.
+// HostOf is a rule's host as the rule has it, "" for an address, and for the name
+// that means the sandbox itself inside it.
 func HostOf(r policy.NetworkRule) string {
-	if r.Wildcard {
+	switch {
+	case r.Wildcard:
 		return "*." + r.Name
+	case r.Name == "localhost":
+		return ""
 	}
 	return r.Name
 }

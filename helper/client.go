@@ -331,6 +331,19 @@ func (r *Remote) Launch(ctx context.Context, req LaunchRequest, lf LaunchFiles) 
 	if len(req.Secrets) > 0 {
 		files = append(files, lf.Secrets)
 	}
+	if req.reachesOut() {
+		outside := lf.Outside
+		if outside == nil {
+			if outside, err = os.Open("/proc/self/ns/net"); err != nil {
+				return nil, policy.AsDiagnostic(err)
+			}
+			defer outside.Close()
+		}
+		files = append(files, outside)
+	}
+	if req.Egress.hasSecrets() {
+		files = append(files, lf.Headers)
+	}
 	files = append(files, lf.Direct...)
 	var res launchedBody
 	got, err := r.call(ctx, opLaunch, body, files, &res)

@@ -21,7 +21,17 @@ type EgressRequest struct {
 	Network policy.NetworkPolicy `json:"network"`
 	// Resolvers replace the host's name servers: ADDRESS:PORT.
 	Resolvers []string `json:"resolvers,omitempty"`
+	// Secrets are headers of the proxy's own; their values come beside the request,
+	// for the proxy alone.
+	Secrets []policy.Secret `json:"secrets,omitempty"`
+	// Roots are certificate authorities, in PEM, in place of the system's.
+	Roots []byte `json:"roots,omitempty"`
 }
+
+func (r *EgressRequest) hasSecrets() bool { return r != nil && len(r.Secrets) > 0 }
+
+// reachesOut says that the launch needs a way to the host's network.
+func (r LaunchRequest) reachesOut() bool { return r.HostNetwork || r.Egress != nil }
 
 // The files of a Worker's metadata that yoi-egress writes.
 const (
@@ -174,7 +184,7 @@ func (a *attempt) egressSpec(worker *os.File) (*nsexec.Spec, error) {
 	s := &nsexec.Spec{
 		Argv: []string{egressAt}, Env: []string{"GOTRACEBACK=none"}, Plan: mounts.Plan{Ops: ops, RootBytes: 2 << 20, RootInodes: 64},
 		Stdio: [3]*os.File{1: null, 2: null}, Filter: filter,
-		Hostname: "egress", HostNetwork: true, DieWith: worker,
+		Hostname: "egress", HostNetwork: a.files.Outside == nil, Network: a.files.Outside, DieWith: worker,
 		Hold: []*os.File{a.egressLock},
 		Rlimits: []nsexec.Rlimit{
 			{Resource: unix.RLIMIT_CORE},

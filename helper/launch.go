@@ -127,6 +127,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	}
 	spec := a.spec(plan, w)
 	spec.Network = network
+	if a.files.Outside != nil && req.HostNetwork {
+		spec.Network, spec.HostNetwork = a.files.Outside, false
+	}
 	if spec.Landlock, a.protections.LandlockABI, err = landlockFor(req, nsexec.LandlockABI()); err != nil {
 		return nil, err
 	}

@@ -286,6 +286,11 @@ type LaunchFiles struct {
 	Direct []*os.File
 	// Secrets is what secret.Set.Pack made for the request's Secrets.
 	Secrets *os.File
+	// Headers is the same for the request's Egress.Secrets.
+	Headers *os.File
+	// Outside is the network namespace that the modes host and allowlist lead into,
+	// nil for the caller's own. Remote sets it: a service's helper has no network.
+	Outside *os.File
 }
 
 // Launched is a running Worker. The caller owns and closes the files.

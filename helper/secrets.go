@@ -19,7 +19,7 @@ func (r LaunchRequest) validateSecrets() error {
 
 // checkSecretFiles holds the request and the descriptors to each other.
 func checkSecretFiles(req LaunchRequest, files LaunchFiles) error {
-	if (len(req.Secrets) > 0) != (files.Secrets != nil) {
+	if (len(req.Secrets) > 0) != (files.Secrets != nil) || req.Egress.hasSecrets() != (files.Headers != nil) {
 		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "the secrets and their values do not belong together")
 	}
 	return nil

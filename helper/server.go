@@ -449,8 +449,10 @@ func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []
 	var lf LaunchFiles
 	var err error
 	rest := 1 + body.Direct
-	if len(body.Secrets) > 0 {
-		rest++
+	for _, given := range []bool{len(body.Secrets) > 0, body.reachesOut(), body.Egress.hasSecrets()} {
+		if given {
+			rest++
+		}
 	}
 	if body.Direct < 0 {
 		rest = 0
@@ -465,6 +467,12 @@ func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []
 	lf.Filter, files = filter, files[1:]
 	if len(body.Secrets) > 0 {
 		lf.Secrets, files = files[0], files[1:]
+	}
+	if body.reachesOut() {
+		lf.Outside, files = files[0], files[1:]
+	}
+	if body.Egress.hasSecrets() {
+		lf.Headers, files = files[0], files[1:]
 	}
 	lf.Direct = files
 	l, err := cn.s.Helper.Launch(ctx, body.LaunchRequest, lf)

@@ -58,7 +58,8 @@ type Spec struct {
 	UID, GID    uint32
 	Hostname    string // "" is "worker"
 	HostNetwork bool   // share the host's network namespace
-	// Network is a network namespace of NewNetwork's for this sandbox alone. Nil
+	// Network is a network namespace of NewNetwork's for this sandbox alone, or
+	// another that its program is to be in. Nil
 	// makes one, which costs the launch half a millisecond.
 	Network *os.File
 	// Listen are sockets to open in the sandbox's own network, at addresses of its

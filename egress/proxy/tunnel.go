@@ -51,6 +51,7 @@ type flow struct {
 	up, down  atomic.Int64
 	last      atomic.Int64 // unix nanoseconds
 	serverHas atomic.Bool  // spoken
+	handed    atomic.Bool  // to serveHTTP, which has connections of its own
 }
 
 func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
@@ -80,13 +81,14 @@ func (s *server) relay(c *conn, via string, up *net.TCPConn, t target) {
 	defer s.untrack(up)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := f.pump(c.TCPConn, up, f.wentDown); err != nil {
+		if err := f.pump(c.TCPConn, up, f.wentDown); err != nil && !f.handed.Load() {
 			c.abort(up)
 		}
 	})
 	err := f.opening(c, up, t)
 	if err == errIsHTTP {
 		err = nil
+		f.handed.Store(true)
 		up.Close()
 		wg.Wait()
 		if f.serverHas.Load() {
