@@ -256,11 +256,11 @@ func sameHost(a, b string) bool {
 // reads it, but does not show what it has forgiven.
 func peekHead(br *bufio.Reader) ([]byte, error) {
 	for n := 1; ; n = br.Buffered() + 1 {
-		b, err := br.Peek(n)
-		if err != nil {
+		if _, err := br.Peek(n); err != nil {
 			return nil, err
 		}
-		if b, err = br.Peek(br.Buffered()); err != nil {
+		b, err := br.Peek(br.Buffered())
+		if err != nil {
 			return nil, err
 		}
 		if i := bytes.Index(b, []byte("\n\r\n")); i >= 0 {
