@@ -195,7 +195,7 @@ var examples = map[string]example{
 	"createWorkspace": {"/v1/execution-workspaces", `{"workspace_id":"default","repositories":[{"repository_id":"hello",
 		"selector":{},"scope":["src"],"branch":"b","patch":"sha256:3333333333333333333333333333333333333333333333333333333333333333"}],"strategy":"auto","dirty_state_policy":"clean_point_only",
 		"cleanup_policy":{"mode":"keep_for","for":1,"discard_uncollected":true},"sandbox_policy":{"root":"system",
-		"network":{"mode":"allowlist","rules":["example.org:443"],"transparent":true,"max_bytes":1,"max_connections":2,"idle_timeout":1000000000},"seccomp":"strict","seccomp_allow":["ptrace"],"limits":{"nice":1},"env":{"A":"b"},"secrets":[{"handle":"npm","as":"env","name":"NPM_TOKEN"}]},
+		"network":{"mode":"allowlist","rules":["example.org:443"],"transparent":true,"max_bytes":1,"max_connections":2,"idle_timeout":1000000000},"seccomp":"strict","seccomp_allow":["ptrace"],"limits":{"nice":1},"env":{"A":"b"},"tools":["git","/usr/bin/make"],"secrets":[{"handle":"npm","as":"env","name":"NPM_TOKEN"}]},
 		"idempotency_key":"k"}`},
 	"getWorkspace":     {path: "/v1/execution-workspaces/ws-0123456789abcdef"},
 	"getEvidence":      {path: "/v1/execution-workspaces/ws-0123456789abcdef/evidence"},

@@ -358,7 +358,7 @@ func (r *Remote) Launch(ctx context.Context, req LaunchRequest, lf LaunchFiles) 
 		closeAll(got)
 		return nil, policy.Errorf(policy.CodeInternal, "helper.launch", "the helper's answer carries %d descriptors, not %d", len(got), want)
 	}
-	l := &Launched{Pidfd: got[0], StartedAt: res.StartedAt, IDBase: res.IDBase, Protections: res.Protections, Warnings: res.Warnings}
+	l := &Launched{Pidfd: got[0], StartedAt: res.StartedAt, IDBase: res.IDBase, ToolsDigest: res.ToolsDigest, Protections: res.Protections, Warnings: res.Warnings}
 	if res.Terminal {
 		l.Terminal = got[1]
 	}

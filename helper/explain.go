@@ -49,6 +49,11 @@ func Explain(p policy.SandboxPolicy) ([]View, error) {
 	if err != nil {
 		return nil, policy.Errorf(policy.CodeUnsupported, "helper.explain", "the host's system directories cannot be read").Because(err)
 	}
+	if req.Tools = p.Tools; len(p.Tools) > 0 {
+		if req.tools, err = host.tools.Get(p.Tools); err != nil {
+			return nil, err
+		}
+	}
 	plan, err := buildPlan(req, host, nil, explained{})
 	if err != nil {
 		return nil, err

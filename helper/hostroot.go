@@ -5,10 +5,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"sync"
 
 	"yoi.dev/yoi-runtime/egress"
+	"yoi.dev/yoi-runtime/internal/toolroot"
 	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // hostRoot is what the host's system directories look like: which of them are
@@ -17,6 +20,8 @@ import (
 type hostRoot struct {
 	links map[string]string // "/bin" → "usr/bin"
 	dirs  []string          // "/usr", and "/lib" where it is a directory
+
+	tools toolroot.Cache
 
 	mu    sync.Mutex
 	files map[string]cachedFile
@@ -115,23 +120,67 @@ func (h *hostRoot) ops(network bool) []mounts.Op {
 	for _, d := range h.dirs {
 		ops = append(ops, mounts.Bind{Target: d, Source: mounts.Source{Path: d}, Recursive: d == "/usr", Attr: ro})
 	}
+	ops = append(ops, h.topLinks()...)
+	return append(ops, h.etcOps(network)...)
+}
+
+// topLinks are "/bin" and the like where they are links.
+func (h *hostRoot) topLinks() []mounts.Op {
+	var ops []mounts.Op
 	for _, d := range systemDirs {
 		if to, ok := h.links[d]; ok {
 			ops = append(ops, mounts.Symlink{Target: d, To: to})
 		}
 	}
-	for _, f := range etcFiles {
-		if b := h.file(f); b != nil {
-			ops = append(ops, mounts.File{Target: f, Mode: 0o644, Content: b})
-		}
-	}
-	if b := h.file("/etc/localtime"); b != nil {
-		ops = append(ops, mounts.File{Target: "/etc/localtime", Mode: 0o644, Content: b})
-	}
+	return ops
+}
+
+// etcOps copies the files of the host's /etc.
+func (h *hostRoot) etcOps(network bool) []mounts.Op {
+	ops := h.copies(etcFiles...)
+	ops = append(ops, h.copies("/etc/localtime")...)
 	ops = append(ops, mounts.Symlink{Target: "/etc/os-release", To: "../usr/lib/os-release"})
 	if network {
-		if b := h.file("/etc/resolv.conf"); b != nil {
-			ops = append(ops, mounts.File{Target: "/etc/resolv.conf", Mode: 0o644, Content: b})
+		ops = append(ops, h.copies("/etc/resolv.conf")...)
+	}
+	return ops
+}
+
+// toolOps is the read-only system part of a root of tools. Each is a mount of its
+// own, at the path that the host has it at; which they are was found out by the
+// helper, from a name. The profile system adds what it has of /etc, but for what
+// leads to further programs.
+func (h *hostRoot) toolOps(c *toolroot.Closure, profile policy.RootProfile, network bool) []mounts.Op {
+	ro := mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true}
+	ops := h.topLinks()
+	for _, t := range c.Trees {
+		ops = append(ops, mounts.Bind{Target: t, Source: mounts.Source{Path: t}, Recursive: true, Attr: ro})
+	}
+	for _, f := range c.Files {
+		ops = append(ops, mounts.Bind{Target: f, Source: mounts.Source{Path: f}, IsFile: true, Attr: ro})
+	}
+	for _, l := range c.Links {
+		if _, top := h.links[l.Path]; !top {
+			ops = append(ops, mounts.Symlink{Target: l.Path, To: l.To})
+		}
+	}
+	if profile != policy.RootSystem {
+		return append(ops, h.copies("/etc/ld.so.cache", "/etc/ld.so.conf")...)
+	}
+	for _, d := range h.dirs {
+		if strings.HasPrefix(d, "/etc/ssl/") || strings.HasPrefix(d, "/etc/pki/") {
+			ops = append(ops, mounts.Bind{Target: d, Source: mounts.Source{Path: d}, Attr: ro})
+		}
+	}
+	return append(ops, h.etcOps(network)...)
+}
+
+// copies are those files of the host that exist.
+func (h *hostRoot) copies(names ...string) []mounts.Op {
+	var ops []mounts.Op
+	for _, f := range names {
+		if b := h.file(f); b != nil {
+			ops = append(ops, mounts.File{Target: f, Mode: 0o644, Content: b})
 		}
 	}
 	return ops

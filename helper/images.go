@@ -46,6 +46,9 @@ func (i *ImageRoot) validate() error {
 
 // validateRoot holds the root profile and the image to each other.
 func (r LaunchRequest) validateRoot() error {
+	if err := policy.ValidateTools(r.Tools, r.Root); err != nil {
+		return err
+	}
 	_, named := r.Root.Image()
 	switch {
 	case named && r.Image != nil:

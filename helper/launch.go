@@ -66,6 +66,7 @@ type attempt struct {
 	groupDirs   map[string]string
 	groupLimits cgroup.Limits
 	warnings    []policy.Diagnostic
+	toolsDigest string
 	// secrets are wiped when the attempt is over.
 	secrets secret.Set
 	// egress is the running yoi-egress, if the Worker has one; egressLock its lock.
@@ -160,7 +161,7 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
 	}
 	l.watch(req, p, a.resources, a.teardown, a.egress)
-	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base, Protections: a.protections, Warnings: a.warnings}, nil
+	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base, ToolsDigest: a.toolsDigest, Protections: a.protections, Warnings: a.warnings}, nil
 }
 
 // traceless does what a launch needs and a crash takes back by itself, so that it
@@ -176,6 +177,12 @@ func (a *attempt) traceless(ctx context.Context) (plan mounts.Plan, network *os.
 	host, err := l.hostRoot()
 	if err != nil {
 		return plan, nil, err
+	}
+	if len(req.Tools) > 0 {
+		if req.tools, err = host.tools.Get(req.Tools); err != nil {
+			return plan, nil, err
+		}
+		a.toolsDigest = req.tools.Digest
 	}
 	if plan, err = buildPlan(req, host, a.files.Direct, a); err != nil {
 		return plan, nil, err

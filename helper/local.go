@@ -14,6 +14,7 @@ import (
 	"yoi.dev/yoi-runtime/cow"
 	"yoi.dev/yoi-runtime/internal/cgroup"
 	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/internal/toolroot"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -133,7 +134,13 @@ func hasAdmin() bool {
 }
 
 func (l *Local) hostRoot() (*hostRoot, error) {
-	l.hostOnce.Do(func() { l.host, l.hostErr = readHostRoot() })
+	l.hostOnce.Do(func() {
+		if l.host, l.hostErr = readHostRoot(); l.hostErr == nil && l.root.UID == os.Geteuid() {
+			// Of a Runtime root that is another's a helper believes nothing.
+			l.host.tools.Load = func() ([]byte, error) { return l.root.ReadFile(rootdir.Tools, toolroot.MaxStored) }
+			l.host.tools.Store = func(b []byte) error { return l.root.WriteFile(rootdir.Tools, b, 0o600) }
+		}
+	})
 	if l.hostErr != nil {
 		return nil, policy.Errorf(policy.CodeUnsupported, "helper.launch", "the host's system directories cannot be read").Because(l.hostErr)
 	}

@@ -67,6 +67,8 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 		if ops, layers, err = imageRoot(req, host, src); err != nil {
 			return mounts.Plan{}, err
 		}
+	case req.tools != nil:
+		ops = append(ops, host.toolOps(req.tools, req.Root, req.HostNetwork)...)
 	case req.Root == policy.RootSystem:
 		ops = append(ops, host.ops(req.HostNetwork)...)
 	}

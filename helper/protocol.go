@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/internal/toolroot"
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -198,6 +199,9 @@ type LaunchRequest struct {
 	Require []policy.Protection `json:"require,omitempty"`
 	// Image is the root of the profile image:NAME.
 	Image *ImageRoot `json:"image,omitempty"`
+	// Tools are the programs that the root has in place of the host's system
+	// directories; none are all of them.
+	Tools []string `json:"tools,omitempty"`
 	// Secrets go into the sandbox, as files or variables; their values come beside
 	// the request, in LaunchFiles.
 	Secrets []policy.Secret `json:"secrets,omitempty"`
@@ -226,6 +230,8 @@ type LaunchRequest struct {
 	// files are not synced, neither at the Worker's wish nor at its end.
 	Volatile bool `json:"volatile,omitempty"`
 
+	// tools is what Tools come to on this host.
+	tools *toolroot.Closure
 	// caches is what the allocation's caches.json says.
 	caches *cacheUses
 }
@@ -299,6 +305,8 @@ type Launched struct {
 	Terminal *os.File // nil without a terminal
 	// StartedAt is when the Worker's exec succeeded.
 	StartedAt time.Time
+	// ToolsDigest is of the programs and what they load, "" without Tools.
+	ToolsDigest string
 	// IDBase is the first host uid of the Worker's range, 0 without a range.
 	IDBase      uint32
 	Protections policy.Protections
@@ -437,6 +445,8 @@ type (
 	launchedBody struct {
 		StartedAt time.Time `json:"started_at"`
 		IDBase    uint32    `json:"id_base,omitempty"`
+		// ToolsDigest is Launched's.
+		ToolsDigest string `json:"tools_digest,omitempty"`
 
 		Protections policy.Protections  `json:"protections"`
 		Warnings    []policy.Diagnostic `json:"warnings,omitempty"`

@@ -483,5 +483,5 @@ func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []
 	if l.Terminal != nil {
 		out = append(out, l.Terminal)
 	}
-	return launchedBody{StartedAt: l.StartedAt, IDBase: l.IDBase, Protections: l.Protections, Warnings: l.Warnings, Terminal: l.Terminal != nil}, out, nil
+	return launchedBody{StartedAt: l.StartedAt, IDBase: l.IDBase, ToolsDigest: l.ToolsDigest, Protections: l.Protections, Warnings: l.Warnings, Terminal: l.Terminal != nil}, out, nil
 }

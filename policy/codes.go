@@ -130,6 +130,8 @@ const (
 	CodeSecretUnavailable Code = "secret_unavailable"
 	CodeSecretInvalid     Code = "secret_invalid"
 
+	CodeToolUnknown Code = "tool_unknown"
+
 	CodeCwdAbsolute      Code = "relative_cwd_absolute"
 	CodeCwdEscape        Code = "relative_cwd_escape"
 	CodeCwdSymlinkEscape Code = "relative_cwd_symlink_escape"
@@ -314,6 +316,8 @@ var catalog = []Info{
 	{CodeSecretRefused, 403, "The operator does not allow that use of the secret", "See as, hosts and workspaces of the secret in config.toml."},
 	{CodeSecretUnavailable, 503, "The store did not give the secret's value", "See that the file, credential or command that config.toml names for it is there and that the daemon's user may use it."},
 	{CodeSecretInvalid, 422, "The secret's value cannot be delivered so", "Deliver it as a file, or mend the value in its store."},
+
+	{CodeToolUnknown, 422, "This host has no such tool", "Name a program of the host's /usr/bin or /usr/local, its path, or coreutils, findutils, diffutils, binutils; see yoi policy explain."},
 
 	{CodeCwdAbsolute, 422, "relative_cwd is an absolute path", "Give a path relative to the workspace root."},
 	{CodeCwdEscape, 422, "relative_cwd leaves the workspace", "Give a path without .. components."},

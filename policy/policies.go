@@ -197,6 +197,10 @@ type SandboxPolicy struct {
 	// Env is the whole environment beside what the sandbox itself sets; nothing
 	// is inherited.
 	Env map[string]string `json:"env,omitempty"`
+	// Tools, if any are named, are the programs of the host that exist in the
+	// sandbox, with what they load, in place of its system directories: see
+	// ValidateTools.
+	Tools []string `json:"tools,omitempty"`
 	// Secrets are what the Worker gets the use of, by handle.
 	Secrets []Secret `json:"secrets,omitempty"`
 	// Require names protections without which no Worker is launched. Others that
@@ -250,6 +254,9 @@ func (p SandboxPolicy) Validate() error {
 		return Errorf(CodePolicyInvalid, op, "more than 64 further system calls are asked for")
 	}
 	if err := ValidateRequired(p.Require); err != nil {
+		return err
+	}
+	if err := ValidateTools(p.Tools, p.Root); err != nil {
 		return err
 	}
 	if err := ValidateSecrets(p.Secrets, p.Network.Mode); err != nil {

@@ -355,6 +355,9 @@ type Worker struct {
 	Protections *policy.Protections `json:"protections,omitempty"`
 	// Network is what it used of an allowlist, once it has ended.
 	Network *policy.NetworkUsage `json:"network,omitempty"`
+	// ToolsDigest is of the policy's tools as the host had them: the paths, sizes and
+	// modification times of the programs and what they load.
+	ToolsDigest string `json:"tools_digest,omitempty"`
 	// Secrets are those that it was given, by handle; never their values.
 	Secrets   []policy.SecretUse `json:"secrets,omitempty"`
 	Workspace *Workspace         `json:"workspace,omitempty"` // in detail and list

@@ -108,6 +108,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 	}
 	w.Diagnostics = append(w.Diagnostics, launched.Warnings...)
 	w.Status, w.StartedAt, w.Protections, w.Secrets = registry.WorkerRunning, launched.StartedAt, &launched.Protections, uses
+	w.ToolsDigest = launched.ToolsDigest
 	if err := r.recordStart(ctx, l, w); err != nil {
 		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
 		launched.Pidfd.Close()
@@ -131,7 +132,8 @@ func (r *Runtime) recordStart(ctx context.Context, l launch, w registry.Worker) 
 		return r.registry.PutWorker(ctx, w)
 	}
 	_, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
-		v.Status, v.StartedAt, v.Protections, v.Secrets, v.Diagnostics = w.Status, w.StartedAt, w.Protections, w.Secrets, w.Diagnostics
+		v.Status, v.StartedAt, v.Protections, v.Diagnostics = w.Status, w.StartedAt, w.Protections, w.Diagnostics
+		v.Secrets, v.ToolsDigest = w.Secrets, w.ToolsDigest
 		return nil
 	})
 	return err
@@ -150,7 +152,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
 		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
-		Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
+		Tools: a.SandboxPolicy.Tools, Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}
 	if n := a.SandboxPolicy.Network; n.Mode == policy.NetworkAllowlist {
 		req.Egress = &helper.EgressRequest{Network: n, Resolvers: r.config.Network.Resolvers}

@@ -77,6 +77,11 @@ func (a *app) underPolicy(file string, flags policy.SandboxPolicy) (policy.Sandb
 			p.Require = append(p.Require, r)
 		}
 	}
+	for _, t := range flags.Tools {
+		if !slices.Contains(p.Tools, t) {
+			p.Tools = append(p.Tools, t)
+		}
+	}
 	p.Secrets = append(p.Secrets, flags.Secrets...)
 	p.BuildCache = p.BuildCache || flags.BuildCache
 	p.PublishCaches = p.PublishCaches || flags.PublishCaches

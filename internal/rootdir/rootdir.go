@@ -28,6 +28,7 @@ const (
 	Lock       = "lock"
 	HelperLock = "lock.helper"
 	Probe      = "probe.json"
+	Tools      = "tools.json" // what policies' tools come to, for a helper of the same user
 	Bundles    = "config-bundles"
 	Workers    = "workers"
 	Cache      = "repository-cache"

@@ -79,6 +79,7 @@ func WorkerRecord() runtime.Worker {
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
 		Network:     &policy.NetworkUsage{Allowed: 2, Refused: 1, BytesOut: 100, BytesIn: 200, Unlogged: 1, Rules: []policy.NetworkRuleUsage{{Rule: "example.org:443", Allowed: 2, BytesOut: 100, BytesIn: 200}}},
 		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
+		ToolsDigest: "sha256:" + strings.Repeat("6", 64),
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
 		Sessions:    []runtime.Session{session()}, SessionsBefore: 3,
 		Outcome: &runtime.Outcome{
@@ -119,6 +120,7 @@ func sandbox() policy.SandboxPolicy {
 			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1,
 			MemoryMax: 1 << 30, MemoryHigh: 1 << 29, SwapMax: 1 << 20, Tasks: 64, CPUPercent: 150, CPUWeight: 50, IOWeight: 50,
 			IORead: 1 << 20, IOWrite: 1 << 20},
+		Tools:   []string{"git"},
 		Secrets: []policy.Secret{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Prefix: "Bearer "}},
 		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,
 		Quota: policy.Quota{Bytes: 1 << 20, Inodes: 100, Hard: true}, BuildCache: true, PublishCaches: true,

@@ -176,6 +176,8 @@ type Worker struct {
 	// those that are not listed any more.
 	Sessions       []Session `json:"sessions,omitempty"`
 	SessionsBefore int       `json:"sessions_before,omitempty"`
+	// ToolsDigest is of the programs that its policy names and what they load.
+	ToolsDigest string `json:"tools_digest,omitempty"`
 	// Logs are the names of the log files in the Worker's directory.
 	Logs        []string            `json:"logs,omitempty"`
 	Diagnostics []policy.Diagnostic `json:"diagnostics,omitempty"`
