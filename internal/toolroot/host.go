@@ -74,7 +74,7 @@ func (h host) resolve(p string) (real string, links []Link, info fs.FileInfo, er
 			real = ""
 		}
 	}
-	if info, err = os.Lstat(h.prefix + real + "/."); err != nil && !errors.Is(err, unix.ENOTDIR) || real == "" {
+	if real == "" {
 		return "", nil, nil, &fs.PathError{Op: "open", Path: p, Err: fs.ErrNotExist}
 	}
 	if info, err = os.Lstat(h.prefix + real); err != nil {
