@@ -10,22 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/cow"
+	"yoi.dev/yoi-runtime/gitcache/index"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/policy"
 )
 
-// ChangedRequest names a repository of an allocation by the overlay strategy.
+// ChangedRequest names a repository of an allocation as its workspace was made.
 type ChangedRequest struct {
 	AllocationID policy.AllocationID `json:"allocation_id"`
-	RepositoryID policy.RepositoryID `json:"repository_id"`
+	Repository   RepositoryTree      `json:"repository"`
 }
 
-// ChangedResult lists the paths at which an overlay can differ from its pristine
-// tree. Without Known that would take a look at every file.
+// ChangedResult lists the paths at which a workspace can differ from the tree that
+// it was made of. Without Known that would take a look at every file.
 type ChangedResult struct {
 	Known bool `json:"known"`
-	// Files are files and symbolic links of the upper directory; Gone are
-	// whiteouts and opaque directories, where files of the tree may be missing.
+	// Files may be new, changed or not there; Gone are whiteouts and opaque
+	// directories of an overlay, below which files of the tree may be missing.
 	Files [][]byte `json:"files,omitempty"`
 	Gone  [][]byte `json:"gone,omitempty"`
 }
@@ -37,14 +38,74 @@ const (
 	maxChangedDirs  = 4000
 )
 
-// Changed reads names and types of an overlay's upper directory, whose pristine
-// tree never changes: what is not named there is as it was. Anything unusual makes
-// the answer unknown.
-func (l *Local) Changed(ctx context.Context, req ChangedRequest) (res ChangedResult, err error) {
-	if err := errors.Join(policy.CheckID("allocation", string(req.AllocationID)), policy.CheckID("repository", string(req.RepositoryID))); err != nil {
-		return res, policy.AsDiagnostic(err)
+// Changed tells where a workspace can differ from its tree: of an overlay by names
+// and types in its upper directory, else by every file's stat data, against an
+// index that no Worker can reach. Anything unusual makes the answer unknown.
+func (l *Local) Changed(ctx context.Context, req ChangedRequest) (ChangedResult, error) {
+	err := policy.CheckID("allocation", string(req.AllocationID))
+	if err == nil {
+		err = validateTrees([]RepositoryTree{req.Repository})
 	}
-	top, err := l.root.OpenDir(rootdir.Layers(req.AllocationID, req.RepositoryID) + "/" + cow.UpperName)
+	if err != nil {
+		return ChangedResult{}, err
+	}
+	switch req.Repository.Strategy {
+	case policy.StrategyDirect:
+		return ChangedResult{}, nil
+	case policy.StrategyOverlay:
+		return l.changedAbove(ctx, req)
+	}
+	return l.changedFrom(ctx, req)
+}
+
+// changedFrom compares stat data, as git would, without git's walks through the
+// sandbox's mounts. That an edit of the same size with its mtime put back is found
+// is the ctime's doing, which only the kernel sets.
+func (l *Local) changedFrom(ctx context.Context, req ChangedRequest) (res ChangedResult, err error) {
+	const op = "helper.changed"
+	t := req.Repository
+	base := rootdir.Tree(t.RepositoryID, t.TreeKey) + "/.git/index"
+	if !keepsStat(t.Strategy) {
+		base = rootdir.BaseIndex(req.AllocationID, t.RepositoryID) + "/index"
+	}
+	f, err := l.root.OpenFile(base, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return res, nil
+	}
+	if err != nil {
+		return res, diskError(op, err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return res, diskError(op, err)
+	}
+	b := make([]byte, st.Size())
+	if _, err := io.ReadFull(f, b); err != nil {
+		return res, diskError(op, err)
+	}
+	x, err := index.Parse(b, 0)
+	if err != nil {
+		return res, nil // git says what is wrong with it
+	}
+	tree, err := l.root.OpenDir(rootdir.Repository(req.AllocationID, t.RepositoryID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return res, nil
+	}
+	if err != nil {
+		return res, diskError(op, err)
+	}
+	defer tree.Close()
+	if res.Files, res.Known = x.Differing(ctx, tree, st.ModTime(), maxChangedFiles); !res.Known {
+		return ChangedResult{}, nil
+	}
+	return res, nil
+}
+
+// changedAbove reads names and types of an overlay's upper directory, whose pristine
+// tree never changes: what is not named there is as it was.
+func (l *Local) changedAbove(ctx context.Context, req ChangedRequest) (res ChangedResult, err error) {
+	top, err := l.root.OpenDir(rootdir.Layers(req.AllocationID, req.Repository.RepositoryID) + "/" + cow.UpperName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return res, nil
 	}

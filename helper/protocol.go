@@ -58,7 +58,7 @@ type Helper interface {
 	Publish(ctx context.Context, req PublishRequest) (PublishResult, error)
 	// EvictCaches frees shared caches that no allocation uses.
 	EvictCaches(ctx context.Context, req EvictRequest) (EvictResult, error)
-	// Changed lists where an overlay can differ from its pristine tree.
+	// Changed lists where a workspace can differ from the tree it was made of.
 	Changed(ctx context.Context, req ChangedRequest) (ChangedResult, error)
 	// Exchange gives each of two allocations the other's files.
 	Exchange(ctx context.Context, req ExchangeRequest) error

@@ -53,7 +53,7 @@ func lookFailed(err error) bool {
 func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out io.Writer) error {
 	const op = "runtime.look"
 	m, point := a.Mounts[l.mount], a.RepositoryPoints[l.mount]
-	told, err := r.told(ctx, a, l)
+	told, err := r.told(a, l)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,8 @@ func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out i
 		l.within = lookLimit
 	}
 	a.SandboxPolicy = policy.SandboxPolicy{}.Normalize()
-	c := capture{limit: l.limit, stdin: told}
+	c := capture{limit: l.limit, stdin: told, more: r.changed(ctx, a, l)}
+	defer c.more() // nothing may go on behind
 	code, err := c.run(ctx, r, a, launch{
 		id: policy.NewWorkerID(), repo: m.RepositoryID,
 		command: append([]string{"/bin/sh", "-c", lookScript, "look", l.ask, string(m.RepositoryID), point.CommitID}, l.args...),
@@ -90,8 +91,8 @@ func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out i
 	return policy.Errorf(policy.CodeWorkspaceUnreadable, op, "git cannot read the workspace %s", a.ID).Because(noise)
 }
 
-// told is what a look is told on its standard input.
-func (r *Runtime) told(ctx context.Context, a registry.Allocation, l look) ([]byte, error) {
+// told is what a look is told on its standard input, but for what changed has.
+func (r *Runtime) told(a registry.Allocation, l look) ([]byte, error) {
 	repo := a.Mounts[l.mount].RepositoryID
 	known, err := r.cache.Known(repo, string(a.ID))
 	if err != nil {
@@ -108,35 +109,49 @@ func (r *Runtime) told(ctx context.Context, a registry.Allocation, l look) ([]by
 	for _, c := range collected {
 		b.WriteString("collected " + c.CommitID + "\n")
 	}
-	err = r.tellChanged(ctx, &b, a, l)
-	return b.Bytes(), err
+	return b.Bytes(), nil
 }
 
-// tellChanged names the paths at which an overlay can differ from the point, where
-// its lower layer is just the point's tree. All else takes a look at every file.
-func (r *Runtime) tellChanged(ctx context.Context, b *bytes.Buffer, a registry.Allocation, l look) error {
+// staged are the questions for which look.sh stages the files as they are.
+var staged = map[string]bool{"work": true, "diff": true, "patch": true, "tar": true, "pack": true}
+
+// changed begins to find out at which paths the workspace can differ from its point,
+// where it was made of just the point's tree, and returns what waits for it. It goes
+// on while the sandbox starts. What it does not tell takes a look at every file.
+func (r *Runtime) changed(ctx context.Context, a registry.Allocation, l look) func() []byte {
 	m, point := a.Mounts[l.mount], a.RepositoryPoints[l.mount]
-	if m.Strategy != policy.StrategyOverlay || len(point.Scope) > 0 || m.Tree != point.TreeKey() ||
+	if !staged[l.ask] || len(point.Scope) > 0 || m.Tree != point.TreeKey() ||
 		(a.DirtyStatePolicy != policy.CleanPointOnly && a.DirtyStatePolicy != policy.PatchArtifact) {
-		return nil
+		return func() []byte { return nil }
 	}
-	c, err := r.helper.Changed(ctx, helper.ChangedRequest{AllocationID: a.ID, RepositoryID: m.RepositoryID})
-	if err != nil || !c.Known {
-		return err
-	}
-	for _, list := range []struct {
-		word  string
-		paths [][]byte
-	}{{"files", c.Files}, {"gone", c.Gone}} {
-		joined := bytes.Join(append(list.paths, nil), []byte{0}) // each is terminated
-		b.WriteString(list.word + " " + base64.StdEncoding.EncodeToString(joined) + "\n")
-	}
-	return nil
+	told := make(chan []byte, 1)
+	go func() {
+		defer close(told)
+		c, err := r.helper.Changed(ctx, helper.ChangedRequest{AllocationID: a.ID, Repository: treesOf(a)[l.mount]})
+		if err != nil {
+			r.log.Warn("a look takes every file", "allocation", a.ID, "error", err)
+			return
+		}
+		if !c.Known {
+			return
+		}
+		var b bytes.Buffer
+		for _, list := range []struct {
+			word  string
+			paths [][]byte
+		}{{"files", c.Files}, {"gone", c.Gone}} {
+			joined := bytes.Join(append(list.paths, nil), []byte{0}) // each is terminated
+			b.WriteString(list.word + " " + base64.StdEncoding.EncodeToString(joined) + "\n")
+		}
+		told <- b.Bytes()
+	}()
+	return func() []byte { return <-told }
 }
 
 // capture runs an unrecorded command on an allocation.
 type capture struct {
 	stdin []byte
+	more  func() []byte // what follows on its standard input, when it is known
 	limit int64
 	noise bytes.Buffer // the beginning of its standard error
 }
@@ -173,6 +188,9 @@ func (c *capture) run(ctx context.Context, r *Runtime, a registry.Allocation, l 
 	defer context.AfterFunc(ctx, kill)()
 	go func() {
 		_, _ = ours[0].Write(c.stdin) // EPIPE: it needed no more
+		if c.more != nil {
+			_, _ = ours[0].Write(c.more())
+		}
 		ours[0].Close()
 	}()
 	quiet := make(chan struct{})

@@ -48,8 +48,6 @@ END
 if [ $version -eq 1 ]; then printf '[extensions]\n\tobjectformat = sha256\n' >>$own/config; fi
 echo "/run/yoi/objects/$repo" >$own/objects/info/alternates
 
-cat >$tmp/told
-
 ours() { GIT_DIR=$own GIT_WORK_TREE=$PWD git "$@"; }
 # With the Worker's objects too.
 both() { GIT_DIR=$own GIT_WORK_TREE=$PWD GIT_ALTERNATE_OBJECT_DIRECTORIES=$PWD/.git/objects git "$@"; }
@@ -81,15 +79,16 @@ without() { sort -z "$1" "$2" "$2" | uniq -zu; }
 # makes it fail.
 few() {
 	grep -q '^files ' $tmp/told || return 1
-	base
 	sed -n 's/^files //p' $tmp/told | base64 -d >$tmp/few
 	sed -n 's/^gone //p' $tmp/told | base64 -d >$tmp/gone
 	if [ -s $tmp/gone ]; then
 		GIT_DIR=$own GIT_WORK_TREE=$PWD GIT_LITERAL_PATHSPECS=1 xargs -0 -a $tmp/gone git ls-files -z -- >>$tmp/few || return 1
 	fi
 	sort -zu $tmp/few -o $tmp/few
-	ours check-ignore -z --stdin <$tmp/few >$tmp/ignored || [ $? -eq 1 ] || return 1
-	if [ -s $tmp/ignored ]; then
+	# Whether they are tracked, and so not ignored, is asked only of those that match.
+	ours check-ignore --no-index -z --stdin <$tmp/few >$tmp/match || [ $? -eq 1 ] || return 1
+	if [ -s $tmp/match ]; then
+		ours check-ignore -z --stdin <$tmp/match >$tmp/ignored || [ $? -eq 1 ] || return 1
 		without $tmp/few $tmp/ignored >$tmp/kept
 		mv $tmp/kept $tmp/few
 	fi
@@ -129,6 +128,11 @@ refs() {
 made() {
 	{ sed 's/^/^/' $tmp/known; echo "^$point"; cat $tmp/tips; } | both rev-list --ignore-missing --stdin "$@"
 }
+
+case $ask in
+work | diff | patch | tar | pack) base ;; # while it is found out what we are told
+esac
+cat >$tmp/told
 
 case $ask in
 work)

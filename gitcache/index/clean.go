@@ -3,7 +3,6 @@ package index
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -52,9 +51,12 @@ func (x *Index) rootTree(data []byte) ([]byte, bool) {
 // job is one directory of the work tree.
 type job struct {
 	path     string
-	files    []int // entries directly in it
-	racy     []int // those of them whose content has to be read
-	children int   // names that it must have, and no more
+	files    []int    // entries directly in it
+	racy     []int    // those of them whose content has to be read
+	links    [][]byte // submodules directly in it
+	children int      // names that it must have, and no more
+	dirs     int      // those of them that are directories
+	listed   atomic.Bool
 }
 
 const (
@@ -68,7 +70,7 @@ const (
 // (not older than written, the index file's modification time) are hashed.
 // False means only that somebody has to look closer.
 func (x *Index) MatchesTree(ctx context.Context, tree *os.File, written time.Time) bool {
-	jobs, ok := x.jobs(written)
+	jobs, _, ok := x.jobs(written)
 	if !ok {
 		return false
 	}
@@ -96,16 +98,16 @@ func (x *Index) MatchesTree(ctx context.Context, tree *os.File, written time.Tim
 
 // jobs sorts the entries by directory. It gives up on what stat can't judge:
 // conflicts, skip-worktree and intent-to-add entries, too many racy ones.
-func (x *Index) jobs(written time.Time) ([]*job, bool) {
-	byPath := map[string]*job{"": {}}
-	jobs := []*job{byPath[""]}
+func (x *Index) jobs(written time.Time) (jobs []*job, byPath map[string]*job, ok bool) {
+	byPath = map[string]*job{"": {}}
+	jobs = []*job{byPath[""]}
 	sec, nsec := uint32(written.Unix()), uint32(written.Nanosecond())
 	var last *job
 	racy := 0
 	for i := range x.at {
 		e := x.Entry(i)
 		if e.Stage != 0 || x.extended(i) || e.Mode&modeTypeMask == modeTree || bytes.HasSuffix(e.Path, []byte{'/'}) {
-			return nil, false
+			return nil, nil, false
 		}
 		dir := e.Path[:max(bytes.LastIndexByte(e.Path, '/'), 0)]
 		if last == nil || last.path != string(dir) {
@@ -113,6 +115,8 @@ func (x *Index) jobs(written time.Time) ([]*job, bool) {
 		}
 		last.children++
 		if e.IsGitlink() {
+			last.links = append(last.links, e.Path)
+			last.dirs++
 			continue
 		}
 		last.files = append(last.files, i)
@@ -121,7 +125,7 @@ func (x *Index) jobs(written time.Time) ([]*job, bool) {
 			racy++
 		}
 	}
-	return jobs, racy <= maxRacy
+	return jobs, byPath, racy <= maxRacy
 }
 
 // addDir finds or makes the job of a directory, and counts a new one in its parent.
@@ -131,6 +135,7 @@ func addDir(byPath map[string]*job, jobs *[]*job, dir string) *job {
 	}
 	parent := addDir(byPath, jobs, dir[:max(strings.LastIndexByte(dir, '/'), 0)])
 	parent.children++
+	parent.dirs++
 	j := &job{path: dir}
 	byPath[dir] = j
 	*jobs = append(*jobs, j)
@@ -145,20 +150,12 @@ func (x *Index) extended(i int) bool {
 // matchesDir looks at one directory. buf and name are room to work in: with ten
 // thousand files and more, no allocation per file is worth a third of the time.
 func (x *Index) matchesDir(tree *os.File, j *job, buf, name []byte) bool {
-	path := j.path
-	if path == "" {
-		path = "."
-	}
-	fd, err := unix.Openat2(int(tree.Fd()), path, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NONBLOCK,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
+	fd, err := openBeneath(tree, j.path)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
-	names, ok := countNames(fd, buf, j.path == "")
-	if !ok || names != j.children {
+	if n := tally(fd, buf, j.path == "", j.children); !n.ok || n.names != j.children {
 		return false
 	}
 	var st unix.Stat_t
@@ -211,38 +208,6 @@ func (x *Index) matchesContent(dir int, e Entry) bool {
 	fmt.Fprintf(h, "blob %d\x00", len(content))
 	h.Write(content)
 	return bytes.Equal(h.Sum(nil), e.OID)
-}
-
-// countNames counts a directory's names, without the top's .git.
-func countNames(fd int, buf []byte, top bool) (int, bool) {
-	total := 0
-	for {
-		n, err := unix.ReadDirent(fd, buf)
-		if err != nil {
-			return 0, false
-		}
-		if n == 0 {
-			return total, true
-		}
-		for rest := buf[:n]; len(rest) > 0; {
-			const nameAt = 19 // struct linux_dirent64: ino, off, reclen, type, name
-			if len(rest) < nameAt {
-				return 0, false
-			}
-			size := int(binary.NativeEndian.Uint16(rest[16:]))
-			if size < nameAt || size > len(rest) {
-				return 0, false
-			}
-			name, _, _ := bytes.Cut(rest[nameAt:size], []byte{0})
-			rest = rest[size:]
-			switch {
-			case len(name) <= 2 && (string(name) == "." || string(name) == ".."):
-			case top && string(name) == ".git":
-			default:
-				total++
-			}
-		}
-	}
 }
 
 // lstatAt is fstatat(2) of a name that ends with NUL, without its copies.

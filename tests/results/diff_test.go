@@ -122,18 +122,30 @@ func TestStatusAndCommits(t *testing.T) {
 	})
 }
 
-// TestDiffOfFew: an overlay tells where to look. What git finds there is what it
-// finds by looking at every file, which a pipe in the tree makes it do.
+// TestDiffOfFew: an overlay's upper layer tells where to look, elsewhere stat data
+// does. What git finds there is what it finds by looking at every file, which a pipe
+// in the tree makes it do.
 func TestDiffOfFew(t *testing.T) {
 	testenv.Root(t)
-	p := rig.NewPlace(t, "disk", 0)
+	for _, on := range []struct {
+		fs       string
+		strategy policy.StrategyName
+	}{{"disk", policy.StrategyOverlay}, {"disk", policy.StrategyCopy}, {"btrfs", policy.StrategyBtrfsSnapshot}} {
+		t.Run(string(on.strategy), func(t *testing.T) { diffOfFew(t, on.fs, on.strategy) })
+	}
+}
+
+func diffOfFew(t *testing.T, fs string, strategy policy.StrategyName) {
+	p := rig.NewPlace(t, fs, 0)
 	c := caller{Yoi: p.Yoi(t), source: repository(t), place: p}
 	c.repo = p.Give(t, c.source)
 	c.OK(t, "repo", "add", "--id", "small", c.repo.Dir)
 	for name, script := range map[string]string{
 		"files":      `echo x >>README.md; chmod -x run.sh; echo n >src/n; rm src/main.c; mv src/util.c "a b"; printf 'z' >"$(printf 'n\nl\377')"`,
+		"same size":  `sed -i s/Changed/cHANGED/ README.md; touch -d @1700000200 README.md`,
 		"ignored":    `printf '*.o\nREADME.md\nout/\n' >.gitignore; echo x >>README.md; echo o >a.o; mkdir out; echo o >out/f; echo k >src/k`,
 		"directory":  `rm -r src`,
+		"renamed":    `mv src lib`,
 		"opaque":     `rm -r src; mkdir src; echo n >src/new`,
 		"to a link":  `rm -r src; ln -s /etc src`,
 		"to a file":  `rm -r src; echo f >src`,
@@ -142,7 +154,7 @@ func TestDiffOfFew(t *testing.T) {
 		"committed":  `echo x >>README.md; git commit -qam x; rm README.md; git commit -qam y`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			id := c.create(t, policy.StrategyOverlay)
+			id := c.create(t, strategy)
 			c.work(t, id, script)
 			few := c.OK(t, "ws", "diff", string(id))
 			c.work(t, id, "mkdir -p every; mkfifo every/file")
