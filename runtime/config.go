@@ -37,6 +37,9 @@ type Config struct {
 		DependencyMaxBytes int64 `toml:"dependency_max_bytes"`
 		BuildMaxBytes      int64 `toml:"build_max_bytes"`
 		SharedMaxBytes     int64 `toml:"shared_max_bytes"`
+		// PatchesUnusedFor is a duration such as "720h", or "never": how long gc leaves
+		// stored patches that no workspace is made with.
+		PatchesUnusedFor string `toml:"patches_unused_for"`
 		// AllowPublish lets API callers trust Workers to publish caches.
 		AllowPublish bool `toml:"allow_publish"`
 		// Protocols is a subset of file, https and ssh.
@@ -127,6 +130,9 @@ func ParseConfig(b []byte) (Config, error) {
 		c.Cache.MaxBytes = defaultCacheBytes
 	}
 	if err := c.checkShared(); err != nil {
+		return c, err
+	}
+	if _, err := c.patchesUnusedFor(); err != nil {
 		return c, err
 	}
 	for _, p := range c.Cache.Protocols {

@@ -32,6 +32,10 @@ func TestParseConfig(t *testing.T) {
 		"protocol":         {"[cache]\nprotocols=['ftp']\n", "ftp"},
 		"pool too low":     {"[id_pool]\nbase=1000\n", "id pool"},
 		"pool over 2^31":   {"[id_pool]\nbase=2147400000\ncount=10\n", "id pool"},
+		"patches kept":     {"[cache]\npatches_unused_for='never'\n", ""},
+		"patches for long": {"[cache]\npatches_unused_for='24h'\n", ""},
+		"patches for ever": {"[cache]\npatches_unused_for='forever'\n", "patches_unused_for"},
+		"patches no time":  {"[cache]\npatches_unused_for='0s'\n", "patches_unused_for"},
 		"string for a int": {"[cache]\nmax_bytes='many'\n", "line 2"},
 	} {
 		t.Run(name, func(t *testing.T) {

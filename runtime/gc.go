@@ -19,8 +19,8 @@ import (
 const keysKeptFor = 7 * 24 * time.Hour
 
 // GC removes leftovers and expired workspaces, evicts pristine trees that
-// nobody uses down to the quota, least recently used first, and lets git repack
-// the mirrors.
+// nobody uses down to the quota, least recently used first, and patches that nobody
+// has used for long, and lets git repack the mirrors.
 func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 	rep := GCReport{DryRun: req.DryRun, RemovedTrees: []string{}, ExpiredRemoved: []policy.AllocationID{}, Items: []GCItem{}}
 	if req.KeepCacheBytes < 0 {
@@ -49,6 +49,9 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 		}
 	}
 	if err := r.evictUnused(ctx, keep, req.DryRun, &rep); err != nil {
+		return rep, err
+	}
+	if err := r.evictPatches(ctx, req.DryRun, &rep); err != nil {
 		return rep, err
 	}
 	if req.DryRun {

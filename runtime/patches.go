@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,7 +34,7 @@ func (r *Runtime) AddPatch(_ context.Context, req AddPatchRequest) (Patch, error
 	if err != nil {
 		return Patch{}, err
 	}
-	p := Patch{Digest: patchDigest(req.Content), Bytes: int64(len(req.Content)), Files: sum.Files, AddedAt: r.now()}
+	p := Patch{Digest: patchDigest(req.Content), Bytes: int64(len(req.Content)), Files: sum.Files, AddedAt: r.now(), UsedAt: r.now()}
 	name, err := p.Digest.Hex()
 	if err != nil {
 		return Patch{}, err
@@ -53,6 +55,9 @@ func (r *Runtime) storePatch(name string, content []byte) error {
 		return err
 	}
 	defer dir.Close()
+	if err := flock(dir, unix.LOCK_SH); err != nil {
+		return err
+	}
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o400)
 	if err != nil {
 		return &fs.PathError{Op: "openat", Path: name, Err: err}
@@ -72,7 +77,7 @@ func (r *Runtime) storePatch(name string, content []byte) error {
 	}
 	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), int(dir.Fd()), name, unix.AT_SYMLINK_FOLLOW)
 	if errors.Is(err, unix.EEXIST) {
-		return nil
+		return touchPatch(dir, name)
 	}
 	if err != nil {
 		return &fs.PathError{Op: "linkat", Path: name, Err: err}
@@ -86,7 +91,7 @@ func (r *Runtime) readPatch(digest policy.PatchDigest) (*storedPatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := r.root.ReadFile(rootdir.Patches+"/"+name, patch.MaxBytes)
+	b, err := r.usePatch(name, patch.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, policy.Errorf(policy.CodePatchUnknown, opPatch, "no patch of that digest is stored").With("patch", string(digest))
 	}
@@ -138,7 +143,12 @@ func (r *Runtime) ListPatches(context.Context) ([]Patch, error) {
 		f.Close()
 		digest := policy.PatchDigest("sha256:" + n)
 		if _, perr := digest.Hex(); err == nil && perr == nil && st.Mode().IsRegular() {
-			out = append(out, Patch{Digest: digest, Bytes: st.Size(), AddedAt: st.ModTime().UTC()})
+			p := Patch{Digest: digest, Bytes: st.Size(), AddedAt: st.ModTime().UTC()}
+			p.UsedAt = p.AddedAt
+			if at := time.Unix(st.Sys().(*syscall.Stat_t).Atim.Unix()).UTC(); at.After(p.UsedAt) {
+				p.UsedAt = at
+			}
+			out = append(out, p)
 		}
 	}
 	slices.SortFunc(out, func(a, b Patch) int { return b.AddedAt.Compare(a.AddedAt) })

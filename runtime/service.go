@@ -172,6 +172,8 @@ type Patch struct {
 	Bytes   int64              `json:"bytes"`
 	Files   int                `json:"files,omitempty"` // said when it is added
 	AddedAt time.Time          `json:"added_at"`
+	// UsedAt is when a workspace was last made with it, or it was last stored.
+	UsedAt time.Time `json:"used_at"`
 }
 
 // DirtyState is evidence of the uncommitted changes that came along in one
@@ -454,7 +456,7 @@ type GCReport struct {
 
 // GCItem is one thing that gc removes. Name is an id or a name in the cache.
 type GCItem struct {
-	Kind  string `json:"kind"` // pristine_tree, shared_cache, workspace or leftover
+	Kind  string `json:"kind"` // pristine_tree, shared_cache, patch, workspace or leftover
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"` // of the disk that nothing else shares
 }

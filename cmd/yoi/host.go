@@ -148,8 +148,8 @@ func (a *app) gcCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "gc", Short: "Remove leftovers, expired workspaces and unused trees",
 		Long: `Remove leftovers, expired workspaces, and trees and caches that no workspace
-stands on, the least recently used first, down to the configured sizes; let git
-repack the mirrors. --dry-run lists each thing with what it has of the disk to
+stands on, the least recently used first, down to the configured sizes, and patches
+that nothing was made with for long; let git repack the mirrors. --dry-run lists each thing with what it has of the disk to
 itself, and changes nothing; what repacking saves cannot be foretold.`,
 		Example: "  yoi gc --dry-run\n  yoi gc --keep-cache 5G",
 		Args:    args(cobra.NoArgs),
@@ -179,7 +179,7 @@ itself, and changes nothing; what repacking saves cannot be foretold.`,
 				if rep.DryRun {
 					verb, gone = "would remove", rep.LeftoversFound
 				}
-				fmt.Fprintf(a.stdout, "%s %s, %s, %s and %s of %s (%s)\n", verb, count(len(rep.RemovedTrees), "tree"), count(sharedCaches(rep), "shared cache"),
+				fmt.Fprintf(a.stdout, "%s %s, %s, %s, %s and %s of %s (%s)\n", verb, count(len(rep.RemovedTrees), "tree"), count(itemsOf(rep, "shared_cache"), "shared cache"), count(itemsOf(rep, "patch"), "patch"),
 					count(len(rep.ExpiredRemoved), "expired workspace"), fmt.Sprint(gone), count(rep.LeftoversFound, "leftover"), size(rep.FreedBytes))
 				return nil
 			})

@@ -62,9 +62,9 @@ func (a *app) patchList() *cobra.Command {
 				}
 				rows := make([][]string, 0, len(list))
 				for _, p := range list {
-					rows = append(rows, []string{string(p.Digest), size(p.Bytes), ago(p.AddedAt)})
+					rows = append(rows, []string{string(p.Digest), size(p.Bytes), ago(p.AddedAt), ago(p.UsedAt)})
 				}
-				return a.table([]string{"DIGEST", "SIZE", "ADDED"}, rows)
+				return a.table([]string{"DIGEST", "SIZE", "ADDED", "USED"}, rows)
 			})
 		},
 	}

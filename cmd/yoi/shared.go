@@ -67,10 +67,11 @@ func (a *app) showItems(items []runtime.GCItem) error {
 	return a.table([]string{"KIND", "SIZE", "NAME"}, rows)
 }
 
-func sharedCaches(rep runtime.GCReport) int {
+// itemsOf counts what a report has of one kind.
+func itemsOf(rep runtime.GCReport, kind string) int {
 	n := 0
 	for _, i := range rep.Items {
-		if i.Kind == "shared_cache" {
+		if i.Kind == kind {
 			n++
 		}
 	}

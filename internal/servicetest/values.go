@@ -44,7 +44,7 @@ func Repositories() []runtime.Repository {
 }
 
 func Patches() []runtime.Patch {
-	return []runtime.Patch{{Digest: Patch, Bytes: 100, Files: 2, AddedAt: Then}}
+	return []runtime.Patch{{Digest: Patch, Bytes: 100, Files: 2, AddedAt: Then, UsedAt: Then}}
 }
 
 func Images() []runtime.Image {
