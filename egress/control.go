@@ -18,7 +18,9 @@ const maxConfig = 8 << 20
 type Files struct {
 	Log      *os.File // O_APPEND
 	Counters *os.File // CountersSize bytes
-	Sockets  []*os.File
+	// Values are the packed values of the configuration's secrets, nil without.
+	Values  *os.File
+	Sockets []*os.File
 }
 
 // Send gives a starting program its configuration and descriptors over a
@@ -38,6 +40,9 @@ func Send(fd int, cfg Config, f Files) error {
 		return err
 	}
 	fds := []int{mfd, int(f.Log.Fd()), int(f.Counters.Fd())}
+	if f.Values != nil {
+		fds = append(fds, int(f.Values.Fd()))
+	}
 	for _, s := range f.Sockets {
 		fds = append(fds, int(s.Fd()))
 	}
@@ -75,7 +80,16 @@ func Receive(fd int) (Config, Files, error) {
 		return cfg, f, err
 	}
 	f = Files{Log: files[1], Counters: files[2], Sockets: files[3:]}
-	return cfg, f, json.Unmarshal(b, &cfg)
+	if err := json.Unmarshal(b, &cfg); err != nil {
+		return cfg, f, err
+	}
+	if len(cfg.Secrets) > 0 {
+		if len(f.Sockets) == 0 {
+			return cfg, f, errors.New("the secrets' values did not come")
+		}
+		f.Values, f.Sockets = f.Sockets[0], f.Sockets[1:]
+	}
+	return cfg, f, nil
 }
 
 // Answer is the program's: it serves, or why not.

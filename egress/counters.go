@@ -48,10 +48,20 @@ func MapCounters(fd int) (*Counters, error) {
 
 func (c *Counters) add(word int, n uint64) uint64 { return atomic.AddUint64(&c.words[word], n) }
 
+// rule counts for a rule, NoRule for what goes under none of them.
+func (c *Counters) rule(rule, word int, n uint64) {
+	if rule >= 0 {
+		c.add(headWords+ruleWords*rule+word, n)
+	}
+}
+
+// NoRule is the rule of what a secret's own host permits.
+const NoRule = -1
+
 // Allowed counts a connection or request under a rule, Refused one under none.
 func (c *Counters) Allowed(rule int) {
 	c.add(wordAllowed, 1)
-	c.add(headWords+ruleWords*rule, 1)
+	c.rule(rule, 0, 1)
 }
 
 // Refused counts a decision against a connection or request.
@@ -65,13 +75,13 @@ func (c *Counters) Open(delta int) { c.add(wordOpen, uint64(delta)) }
 
 // Up and Down count bytes from and to the Worker, and return all that went through.
 func (c *Counters) Up(rule int, n int64) uint64 {
-	c.add(headWords+ruleWords*rule+1, uint64(n))
+	c.rule(rule, 1, uint64(n))
 	return c.add(wordUp, uint64(n)) + atomic.LoadUint64(&c.words[wordDown])
 }
 
 // Down is Up for the other direction.
 func (c *Counters) Down(rule int, n int64) uint64 {
-	c.add(headWords+ruleWords*rule+2, uint64(n))
+	c.rule(rule, 2, uint64(n))
 	return c.add(wordDown, uint64(n)) + atomic.LoadUint64(&c.words[wordUp])
 }
 

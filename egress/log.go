@@ -17,6 +17,7 @@ const (
 	ViaHTTP        = "http"
 	ViaSOCKS       = "socks5"
 	ViaTransparent = "transparent"
+	ViaSecret      = "secret" // an endpoint that adds a secret
 )
 
 // Reason says why a connection or request was refused, or failed.

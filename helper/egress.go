@@ -57,14 +57,14 @@ func (a *attempt) listen(ctx context.Context, s *nsexec.Spec) error {
 	if r == nil {
 		return nil
 	}
-	sockets, err := egress.Sockets(r.Network)
+	sockets, err := egress.Sockets(r.Network, r.Secrets)
 	if err != nil {
 		return err
 	}
 	for _, k := range sockets {
 		s.Listen = append(s.Listen, nsexec.Listen{Addr: k.Addr, UDP: k.UDP})
 	}
-	cfg := egress.Config{Network: r.Network, Sockets: sockets, Resolvers: r.Resolvers}
+	cfg := egress.Config{Network: r.Network, Sockets: sockets, Resolvers: r.Resolvers, Secrets: r.Secrets, Roots: r.Roots}
 	s.Listening = func(fds []*os.File, worker *os.File) error { return a.startEgress(ctx, cfg, fds, worker) }
 	return nil
 }
@@ -81,7 +81,7 @@ func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []
 	if err != nil {
 		return err
 	}
-	files.Sockets = sockets
+	files.Sockets, files.Values = sockets, a.files.Headers
 	spec, err := a.egressSpec(worker)
 	if err != nil {
 		return err
@@ -112,6 +112,9 @@ func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []
 	a.egress = p
 	return nil
 }
+
+// maxRoots bounds the certificate authorities of a request.
+const maxRoots = 2 << 20
 
 // egressStart is how long the program may take to its first word.
 const egressStart = 10 * time.Second
@@ -264,6 +267,17 @@ func (r *EgressRequest) validate() error {
 	if err := policy.ValidateResolvers(r.Resolvers); err != nil {
 		return err
 	}
-	_, err := egress.Sockets(r.Network)
+	if len(r.Roots) > maxRoots {
+		return policy.Errorf(policy.CodeBadRequest, opEgress, "the certificate authorities are larger than %d bytes", maxRoots)
+	}
+	for _, s := range r.Secrets {
+		if s.As != policy.SecretHTTPHeader {
+			return policy.Errorf(policy.CodeBadRequest, opEgress, "only headers are the proxy's")
+		}
+	}
+	if err := policy.ValidateSecrets(r.Secrets, policy.NetworkAllowlist); err != nil {
+		return err
+	}
+	_, err := egress.Sockets(r.Network, r.Secrets)
 	return err
 }

@@ -191,7 +191,7 @@ func generatedEtc(r *EgressRequest) []mounts.Op {
 	var ops []mounts.Op
 	hosts := etcHosts
 	if r != nil {
-		lines, server := egress.Hosts(r.Network)
+		lines, server := egress.Hosts(r.Network, r.Secrets)
 		hosts += lines
 		if server.IsValid() {
 			ops = append(ops, mounts.File{Target: "/etc/resolv.conf", Mode: 0o644, Content: []byte("nameserver " + server.String() + "\n")})

@@ -532,7 +532,7 @@ func imageRoot(req LaunchRequest, host *hostRoot, src sources) (ops []mounts.Op,
 		resolv = host.file("/etc/resolv.conf")
 	}
 	if req.Egress != nil {
-		if _, server := egress.Hosts(req.Egress.Network); server.IsValid() {
+		if _, server := egress.Hosts(req.Egress.Network, req.Egress.Secrets); server.IsValid() {
 			return nil, roots, nil // generatedEtc has it
 		}
 	}

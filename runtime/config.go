@@ -55,6 +55,9 @@ type Config struct {
 		// Resolvers are ADDRESS:PORT of the name servers that allowlists are resolved by,
 		// in place of the host's.
 		Resolvers []string `toml:"resolvers"`
+		// Roots is a PEM file of the certificate authorities that hosts of http-header
+		// secrets are believed by; "" is the system's.
+		Roots string `toml:"roots"`
 		// AllowSpecial lets API callers ask for rules that reach beyond public addresses.
 		AllowSpecial bool `toml:"allow_special"`
 	} `toml:"network"`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,11 +16,50 @@ import (
 )
 
 // networkEnvironment has a Worker's programs use the way out that it has.
-func networkEnvironment(p policy.NetworkPolicy) map[string]string {
-	if p.Mode != policy.NetworkAllowlist {
+func networkEnvironment(p policy.SandboxPolicy) map[string]string {
+	if p.Network.Mode != policy.NetworkAllowlist {
 		return nil
 	}
-	return egress.Environment()
+	return egress.Environment(headersOf(p.Secrets))
+}
+
+// headersOf are the secrets that only the proxy has.
+func headersOf(list []policy.Secret) []policy.Secret {
+	var out []policy.Secret
+	for _, s := range list {
+		if s.As == policy.SecretHTTPHeader {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// rootFiles is where distributions keep the certificate authorities that the host
+// believes, in one file.
+var rootFiles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}
+
+// egressRequest is the way out of a Worker by an allowlist.
+func (r *Runtime) egressRequest(p policy.SandboxPolicy) (*helper.EgressRequest, error) {
+	q := &helper.EgressRequest{Network: p.Network, Resolvers: r.config.Network.Resolvers, Secrets: headersOf(p.Secrets)}
+	if len(q.Secrets) == 0 {
+		return q, nil
+	}
+	files := rootFiles
+	if r.config.Network.Roots != "" {
+		files = []string{r.config.Network.Roots}
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err == nil {
+			q.Roots = b
+			return q, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) || r.config.Network.Roots != "" {
+			return nil, policy.Errorf(policy.CodeEgressUnavailable, "runtime.egress", "the certificate authorities cannot be read").Because(err)
+		}
+	}
+	return nil, policy.Errorf(policy.CodeEgressUnavailable, "runtime.egress", "this host has no file of certificate authorities").
+		WithHint("Install ca-certificates, or name a file by network.roots in config.toml.")
 }
 
 // mayReach refuses to callers of the API what only the operator may open: addresses

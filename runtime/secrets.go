@@ -206,7 +206,9 @@ func (r *Runtime) giveSecrets(ctx context.Context, a registry.Allocation, l *lau
 	defer set.Wipe()
 	inside, headers := set.Split()
 	if len(headers) > 0 {
-		return nil, policy.Errorf(policy.CodeUnsupported, opSecret, "http-header is not possible without an egress proxy")
+		if files.Headers, err = headers.Pack(); err != nil {
+			return nil, policy.Errorf(policy.CodeInternal, opSecret, "the secrets cannot be passed on").Because(err)
+		}
 	}
 	l.secrets = inside.Secrets()
 	if len(inside) > 0 {

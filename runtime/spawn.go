@@ -35,6 +35,8 @@ type launch struct {
 	readOnly bool
 	// secrets are those that go into the sandbox: see giveSecrets.
 	secrets []policy.Secret
+	// egress is the way out by an allowlist, nil for none.
+	egress *helper.EgressRequest
 	// unrecorded Workers are the Runtime's own: they look at a workspace.
 	unrecorded bool
 }
@@ -92,6 +94,13 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		return w, nil, err
 	}
 	defer files.Secrets.Close() // nil is an error nobody needs
+	defer files.Headers.Close()
+	if a.SandboxPolicy.Network.Mode == policy.NetworkAllowlist && !l.unrecorded {
+		if l.egress, err = r.egressRequest(a.SandboxPolicy); err != nil {
+			r.closeDirect(l.id)
+			return w, nil, err
+		}
+	}
 	if l.logs {
 		w.Logs = []string{"stdout", "stderr"}
 	}
@@ -146,7 +155,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 	}
 	req := helper.LaunchRequest{
 		WorkerID: l.id, AllocationID: a.ID, Repositories: treesOf(a),
-		Command: l.command, Env: environment(l.repo, imageEnv(a), networkEnvironment(a.SandboxPolicy.Network), cacheEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
+		Command: l.command, Env: environment(l.repo, imageEnv(a), networkEnvironment(a.SandboxPolicy), cacheEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
 		RepositoryID: l.repo, RelativeCwd: l.cwd,
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
@@ -154,9 +163,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
 		Tools: a.SandboxPolicy.Tools, Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}
-	if n := a.SandboxPolicy.Network; n.Mode == policy.NetworkAllowlist {
-		req.Egress = &helper.EgressRequest{Network: n, Resolvers: r.config.Network.Resolvers}
-	}
+	req.Egress = l.egress
 	if _, named := req.Root.Image(); named {
 		req.Image = helperImage(a.Image)
 	}

@@ -118,6 +118,16 @@ func (g *gate) check(host string, port uint16) (target, error) {
 	return t, nil
 }
 
+// endpoint is the target of a secret's own host. No rule need name it; one that does
+// may say that it leads to an address that is not public.
+func (g *gate) endpoint(e egress.Endpoint) target {
+	t, err := g.check(e.Host, e.Port)
+	if err != nil {
+		return target{name: e.Host, port: e.Port, rule: egress.NoRule}
+	}
+	return t
+}
+
 // dial connects to a target. A name is resolved here, once, and the addresses that
 // were judged are the ones that are dialled.
 func (g *gate) dial(ctx context.Context, t target) (*net.TCPConn, error) {

@@ -84,7 +84,9 @@ func (c *counted) Close() error {
 
 // serveHTTP answers requests until one is the last. inside is the tunnel's target if
 // the stream was found in one: its requests name no other.
-func (s *server) serveHTTP(c *conn, via string, inside *target) {
+//
+// at is the endpoint whose socket it came to, nil elsewhere.
+func (s *server) serveHTTP(c *conn, via string, inside *target, at *endpoint) {
 	for {
 		head, err := peekHead(c.br)
 		if err != nil {
@@ -103,9 +105,19 @@ func (s *server) serveHTTP(c *conn, via string, inside *target) {
 			s.deny(c, via, "", 0, refusal(egress.ReasonRequest))
 			return
 		}
-		if req.Method == http.MethodConnect {
+		if req.Method == http.MethodConnect && at == nil {
 			s.connect(c, via, req, inside)
 			return
+		}
+		e := at
+		if e == nil && inside == nil {
+			e = s.endpointOf(req)
+		}
+		if e != nil {
+			if !s.withSecret(c, req, h, e) {
+				return
+			}
+			continue
 		}
 		if !s.request(c, via, req, h, inside) {
 			return
@@ -139,15 +151,21 @@ func (s *server) request(c *conn, via string, req *http.Request, h head, inside 
 		s.deny(c, via, host, port, err)
 		return false
 	}
+	out := req.WithContext(context.WithValue(background, targetKey{}, t))
+	out.URL.Scheme, out.URL.Host, out.Host = "http", t.String(), h.host
+	return s.forward(c, via, req, out, t, s.transport, nil)
+}
+
+// forward passes req on as out, which has the same header and body, and reports
+// whether another request may follow. change is called with the answer's header.
+func (s *server) forward(c *conn, via string, req, out *http.Request, t target, transport *http.Transport, change func(http.Header)) bool {
 	defer req.Body.Close()
 	last := req.Close || !req.ProtoAtLeast(1, 1)
 	upgrade := ""
 	if hasToken(req.Header["Connection"], "upgrade") {
 		upgrade = req.Header.Get("Upgrade")
 	}
-	out := req.WithContext(context.WithValue(background, targetKey{}, t))
 	out.RequestURI, out.Close = "", false
-	out.URL.Scheme, out.URL.Host, out.Host = "http", t.String(), h.host
 	removeHops(out.Header)
 	if upgrade != "" {
 		out.Header.Set("Connection", "Upgrade")
@@ -162,9 +180,9 @@ func (s *server) request(c *conn, via string, req *http.Request, h head, inside 
 			return false
 		}
 	}
-	resp, err := s.transport.RoundTrip(out)
+	resp, err := transport.RoundTrip(out)
 	if err != nil {
-		s.deny(c, via, host, port, err)
+		s.deny(c, via, t.host(), t.port, err)
 		return false
 	}
 	defer resp.Body.Close()
@@ -174,6 +192,9 @@ func (s *server) request(c *conn, via string, req *http.Request, h head, inside 
 		return false
 	}
 	removeHops(resp.Header)
+	if change != nil {
+		change(resp.Header)
+	}
 	resp.Close = last || resp.ContentLength < 0 && !req.ProtoAtLeast(1, 1)
 	resp.Proto, resp.ProtoMajor, resp.ProtoMinor, resp.Request = "HTTP/1.1", 1, 1, req
 	w := bufio.NewWriterSize(c, 16<<10)

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 // says on it that it serves, and serves for as long as it is let live.
 func Main() int {
 	debug.SetGCPercent(50)
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // whoever has its uid outside does not see into it
 	err := run()
 	fmt.Fprintln(os.Stderr, "yoi-egress:", err) // /dev/null, or whoever tries it by hand
 	return 1
@@ -53,6 +55,9 @@ func prepare(cfg egress.Config, files egress.Files) (func() error, error) {
 	files.Counters.Close()
 	g := &gate{rules: rules, resolver: resolver(cfg.Resolvers), own: ownAddress}
 	s := newServer(cfg, g, counters, newLog(files.Log))
+	if s.endpoints, err = s.newEndpoints(cfg, files.Values); err != nil {
+		return nil, err
+	}
 	if len(files.Sockets) != len(cfg.Sockets) {
 		return nil, errors.New("the sockets are not those of the configuration")
 	}
@@ -99,6 +104,15 @@ func (s *server) loop(spec egress.Socket, f *os.File) (func() error, error) {
 			return nil, errors.New("a socket is for no rule")
 		}
 		serve = func(c *conn) { s.serveRule(c, s.gate.rules[spec.Rule]) }
+	case egress.SocketSecret:
+		if spec.Endpoint < 0 || spec.Endpoint >= len(s.endpoints) {
+			return nil, errors.New("a socket is for no endpoint")
+		}
+		e := &s.endpoints[spec.Endpoint]
+		serve = func(c *conn) {
+			c.br = bufio.NewReaderSize(c, maxHead)
+			s.serveHTTP(c, egress.ViaSecret, nil, e)
+		}
 	case egress.SocketDNS:
 		serve = s.serveNames
 	default:

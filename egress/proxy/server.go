@@ -34,6 +34,7 @@ type server struct {
 	open     atomic.Int64
 	// transport is for plain HTTP requests.
 	transport *http.Transport
+	endpoints []endpoint
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // to be closed when the byte limit is reached
@@ -97,6 +98,9 @@ func (s *server) done(c *conn) {
 		time.AfterFunc(idleAfter, func() {
 			if s.open.Load() == 0 {
 				s.transport.CloseIdleConnections()
+				for _, e := range s.endpoints {
+					e.transport.CloseIdleConnections()
+				}
 				debug.FreeOSMemory()
 			}
 		})
@@ -179,7 +183,7 @@ func (s *server) serveProxy(c *conn) {
 		s.serveSOCKS(c)
 		return
 	}
-	s.serveHTTP(c, egress.ViaHTTP, nil)
+	s.serveHTTP(c, egress.ViaHTTP, nil, nil)
 }
 
 func (s *server) serveSOCKS(c *conn) {
@@ -222,9 +226,17 @@ func (s *server) refuse(c *conn, via, host string, port uint16, err error) {
 
 func (s *server) allow(c *conn, via string, t target, addr string) {
 	s.counters.Allowed(t.rule)
-	if !s.log.write(egress.Decision{ID: c.id, Via: via, Host: t.host(), Port: t.port, Allowed: true, Rule: s.rules[t.rule], Address: addr}) {
+	if !s.log.write(egress.Decision{ID: c.id, Via: via, Host: t.host(), Port: t.port, Allowed: true, Rule: s.rule(t), Address: addr}) {
 		s.counters.Dropped()
 	}
+}
+
+// rule is what the log calls a target's rule.
+func (s *server) rule(t target) string {
+	if t.rule < 0 {
+		return ""
+	}
+	return s.rules[t.rule]
 }
 
 // background is for work that ends with the process.

@@ -40,7 +40,7 @@ func (s *server) serveRule(c *conn, r policy.NetworkRule) {
 	}
 	c.br = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(buf), c), max(maxHead, len(buf)))
 	if p == isHTTP {
-		s.serveHTTP(c, via, &target{port: r.Port})
+		s.serveHTTP(c, via, &target{port: r.Port}, nil)
 		return
 	}
 	if _, err := c.br.Peek(len(buf)); err != nil { // into its buffer, for tunnel to take

@@ -95,7 +95,7 @@ func (s *server) relay(c *conn, via string, up *net.TCPConn, t target) {
 			err = refusal(egress.ReasonRequest)
 		} else {
 			_ = c.SetDeadline(time.Time{})
-			s.serveHTTP(c, via, &t)
+			s.serveHTTP(c, via, &t, nil)
 			return
 		}
 	}
@@ -106,7 +106,7 @@ func (s *server) relay(c *conn, via string, up *net.TCPConn, t target) {
 		c.abort(up)
 	}
 	wg.Wait()
-	s.log.write(egress.Decision{ID: c.id, Via: via, Host: t.host(), Port: t.port, Allowed: true, Rule: s.rules[t.rule], Closed: true,
+	s.log.write(egress.Decision{ID: c.id, Via: via, Host: t.host(), Port: t.port, Allowed: true, Rule: s.rule(t), Closed: true,
 		BytesOut: f.up.Load(), BytesIn: f.down.Load(), Duration: time.Since(began)})
 }
 

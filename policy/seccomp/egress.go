@@ -19,7 +19,7 @@ func Egress() Profile {
 				futex set_robust_list rseq sched_yield sched_getaffinity set_tid_address arch_prctl gettid getpid
 				rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack tgkill restart_syscall
 				nanosleep clock_nanosleep clock_gettime clock_getres gettimeofday getrandom uname prlimit64 getrlimit
-				execve exit exit_group prctl`)},
+				execve exit exit_group prctl mlock`)},
 			{Name: "threads", Rules: decide("clone", choice{arg: 0, mask: cloneNewMask, branches: []branch{{values: []uint64{0}, action: Allow}}, otherwise: Errno(ePERM)})},
 			{Name: "its files", Rules: allow(`openat read write pread64 close fstat newfstatat lseek fcntl getuid geteuid getgid getegid`)},
 			{Name: "waiting and moving", Rules: allow(`epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 eventfd2 pipe2 splice ppoll poll`)},
