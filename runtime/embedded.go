@@ -56,21 +56,25 @@ func sourceOf(s, dir string) (gitcache.Source, error) {
 	return gitcache.ParseSource(s, dir)
 }
 
-// recoverBeside removes what earlier runs left behind, while git works. Another
-// run that is at it already is left to it.
+// recoverBeside is RecoverLeftovers while git works.
 func (r *Runtime) recoverBeside(ctx context.Context) <-chan error {
 	done := make(chan error, 1)
-	go func() {
-		need, err := r.needsRecovery(ctx)
-		if err == nil && need {
-			_, err = r.Recover(ctx)
-		}
-		if errors.Is(err, policy.CodeLedgerBusy) || errors.Is(err, policy.CodeCanceled) || ctx.Err() != nil {
-			err = nil
-		}
-		done <- err
-	}()
+	go func() { done <- r.RecoverLeftovers(ctx) }()
 	return done
+}
+
+// RecoverLeftovers removes what dead processes left behind, if there is anything:
+// for whoever has no daemon and is about to make, list or remove something. Another
+// process that is at it already is left to it.
+func (r *Runtime) RecoverLeftovers(ctx context.Context) error {
+	need, err := r.needsRecovery(ctx)
+	if err == nil && need {
+		_, err = r.Recover(ctx)
+	}
+	if errors.Is(err, policy.CodeLedgerBusy) || errors.Is(err, policy.CodeCanceled) || ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 func progressOf(f func(RunProgress)) func(gitcache.Progress) {

@@ -33,7 +33,7 @@ instant; the other strategies take each file at a moment of its own.`,
 				}
 				req.Cleanup = &p
 			}
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				w, err := s.ForkWorkspace(cmd.Context(), policy.AllocationID(argv[0]), req)
 				if err != nil {
 					return err
@@ -55,7 +55,7 @@ func (a *app) wsSnapshot() *cobra.Command {
 		Use: "snapshot ID", Short: "Keep a workspace as it is now, to roll back to", Example: "  yoi ws snapshot --label before-merge ws-0123456789abcdef",
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				snap, err := s.SnapshotWorkspace(cmd.Context(), policy.AllocationID(argv[0]), req)
 				if err != nil {
 					return err
@@ -106,7 +106,7 @@ becomes a snapshot, which is printed. No Worker may run on it.`,
 		Example: "  yoi ws rollback ws-0123456789abcdef ws-fedcba9876543210",
 		Args:    args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				snap, err := s.RollbackWorkspace(cmd.Context(), policy.AllocationID(argv[0]), runtime.SnapshotID{ID: policy.AllocationID(argv[1])})
 				if err != nil {
 					return err
@@ -122,7 +122,7 @@ func (a *app) wsRemoveSnapshot() *cobra.Command {
 		Use: "rm-snapshot ID SNAPSHOT", Short: "Remove one of a workspace's snapshots", Example: "  yoi ws rm-snapshot ws-0123456789abcdef ws-fedcba9876543210",
 		Args: args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				if err := s.RemoveSnapshot(cmd.Context(), policy.AllocationID(argv[0]), runtime.SnapshotID{ID: policy.AllocationID(argv[1])}); err != nil {
 					return err
 				}

@@ -42,7 +42,7 @@ from standard input: podman save alpine | yoi image import -. No registry is ask
 			}
 			defer archive.Close()
 			req := runtime.ImportImageRequest{Name: policy.ImageName(name), Select: selected, Driver: policy.ImageDriver(driver), Progress: a.progress.show}
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				img, err := s.ImportImage(cmd.Context(), req, a.watched(s, archive))
 				a.progress.clear()
 				if err != nil {
@@ -67,7 +67,7 @@ func (a *app) imageList() *cobra.Command {
 		Use: "list", Short: "List the imported images", Example: "  yoi image list --json", Aliases: []string{"ls"},
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				list, err := s.ListImages(cmd.Context())
 				if err != nil {
 					return err
@@ -119,7 +119,7 @@ func (a *app) imageRemove() *cobra.Command {
 		Use: "remove NAME", Short: "Remove an image that no workspace stands on", Example: "  yoi image rm debian-12", Aliases: []string{"rm"},
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				if err := s.RemoveImage(cmd.Context(), policy.ImageName(argv[0])); err != nil {
 					return err
 				}

@@ -188,6 +188,20 @@ func (a *app) with(ctx context.Context, f func(runtime.Service) error) error {
 	return errors.Join(f(r), r.Close())
 }
 
+// withRecovered is with for what makes, lists or removes workspaces, Workers and
+// images: what a crash left behind is no longer there. A daemon has seen to that at
+// its start. Commands that only look at one thing change nothing.
+func (a *app) withRecovered(ctx context.Context, f func(runtime.Service) error) error {
+	return a.with(ctx, func(s runtime.Service) error {
+		if r, ok := s.(*runtime.Runtime); ok {
+			if err := r.RecoverLeftovers(ctx); err != nil {
+				a.printWarnings([]policy.Diagnostic{*policy.AsDiagnostic(err)})
+			}
+		}
+		return f(s)
+	})
+}
+
 // daemon is a client of the daemon, nil if none was named and none answers.
 func (a *app) daemon(ctx context.Context) runtime.Service {
 	if a.socket != "" {

@@ -141,7 +141,7 @@ func (a *app) repoRemove() *cobra.Command {
 		Use: "remove ID", Short: "Forget a repository and its cache", Example: "  yoi repo remove app", Aliases: []string{"rm"},
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				if err := s.RemoveRepository(cmd.Context(), policy.RepositoryID(argv[0])); err != nil {
 					return err
 				}

@@ -37,7 +37,7 @@ func (a *app) workerSpawn() *cobra.Command {
 				return err
 			}
 			req.Limits.WallClock = timeout
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				w, err := s.SpawnWorker(cmd.Context(), req)
 				if err != nil {
 					return err
@@ -104,7 +104,7 @@ func (a *app) workerList() *cobra.Command {
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.AllocationID = policy.AllocationID(ws)
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				list, err := s.ListWorkers(cmd.Context(), f)
 				if err != nil {
 					return err

@@ -40,7 +40,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 			if err != nil {
 				return err
 			}
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				if err := f.addPatch(cmd.Context(), s, &req); err != nil {
 					return err
 				}
@@ -127,7 +127,7 @@ func (a *app) wsList() *cobra.Command {
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.WorkspaceID, f.RepositoryID = policy.WorkspaceID(workspace), policy.RepositoryID(repo)
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				list := s.ListWorkspaces
 				if !all && f.Status == "" {
 					list = func(ctx context.Context, f runtime.ListFilter) (runtime.WorkspaceList, error) {
@@ -290,7 +290,7 @@ unless --discard is given.`,
 		Example: "  yoi ws rm ws-0123456789abcdef\n  yoi ws rm --discard --stop ws-0123456789abcdef",
 		Args:    args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			return a.with(cmd.Context(), func(s runtime.Service) error {
+			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				for _, id := range argv {
 					w, err := s.RemoveWorkspace(cmd.Context(), policy.AllocationID(id), req)
 					if err != nil {
