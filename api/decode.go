@@ -100,3 +100,7 @@ func escapedUnit(b []byte) (unit int, ok bool) {
 	}
 	return unit, true
 }
+
+// DecodeStrict reads exactly one JSON object into dst, a pointer to a request
+// struct, as this API does: for other servers that hold the same boundary.
+func DecodeStrict(body []byte, dst any) error { return decodeStrict(body, dst) }

@@ -282,6 +282,11 @@ func (r *Remote) Usage(ctx context.Context, id policy.AllocationID) (res UsageRe
 	return res, err
 }
 
+func (r *Remote) ProcessUsage(ctx context.Context, id policy.WorkerID) (res ProcessUsage, err error) {
+	err = r.callPlain(ctx, opProcesses, workerBody{WorkerID: id}, &res)
+	return res, err
+}
+
 func (r *Remote) Publish(ctx context.Context, req PublishRequest) (res PublishResult, err error) {
 	err = r.callPlain(ctx, opPublish, req, &res)
 	return res, err

@@ -54,6 +54,8 @@ type Helper interface {
 	HasNewObjects(ctx context.Context, req MaterializeRequest) (bool, error)
 	// Usage says what an allocation's own directories occupy.
 	Usage(ctx context.Context, id policy.AllocationID) (UsageResult, error)
+	// ProcessUsage says what a live Worker uses of CPU and memory.
+	ProcessUsage(ctx context.Context, id policy.WorkerID) (ProcessUsage, error)
 	// Publish makes shared caches of what a trusted Worker left in an allocation.
 	Publish(ctx context.Context, req PublishRequest) (PublishResult, error)
 	// EvictCaches frees shared caches that no allocation uses.
@@ -378,6 +380,7 @@ const (
 	opImageImport = "image_import"
 	opImageRemove = "image_remove"
 	opUsage       = "usage"
+	opProcesses   = "process_usage"
 	opPublish     = "publish"
 	opEvict       = "evict_caches"
 

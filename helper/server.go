@@ -330,7 +330,7 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		return nil, nil, h.Keep(ctx, body.AllocationID)
 	case opImageImport, opImageRemove:
 		return cn.image(ctx, req, files)
-	case opWait, opSignal, opKill:
+	case opWait, opSignal, opKill, opProcesses:
 		return cn.worker(ctx, req)
 	case opEnter:
 		return cn.enter(ctx, req.Body, files)
@@ -347,6 +347,9 @@ func (cn *conn) worker(ctx context.Context, req request) (any, []*os.File, error
 	}
 	h := cn.s.Helper
 	switch req.Op {
+	case opProcesses:
+		u, err := h.ProcessUsage(ctx, body.WorkerID)
+		return u, nil, err
 	case opWait:
 		o, err := h.Wait(ctx, body.WorkerID)
 		return o, nil, err

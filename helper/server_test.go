@@ -47,6 +47,10 @@ func (f *fake) Live(context.Context) ([]policy.WorkerID, error) {
 	return ids, nil
 }
 
+func (f *fake) ProcessUsage(context.Context, policy.WorkerID) (ProcessUsage, error) {
+	return ProcessUsage{CPU: 3, Memory: 4, Processes: 1, Tasks: 2}, nil
+}
+
 func (f *fake) Keep(ctx context.Context, id policy.AllocationID) error {
 	return policy.Errorf(policy.CodeAllocationUnknown, "fake", "no %s", id).Because(errors.New("/secret/host/path"))
 }
@@ -95,6 +99,9 @@ func TestRemoteRoundTrip(t *testing.T) {
 	}
 	if o, err := r.Wait(ctx, "wk-1"); err != nil || o.ExitCode != 7 {
 		t.Fatalf("Wait = %+v, %v", o, err)
+	}
+	if u, err := r.ProcessUsage(ctx, "wk-1"); err != nil || u != (ProcessUsage{CPU: 3, Memory: 4, Processes: 1, Tasks: 2}) {
+		t.Fatalf("ProcessUsage = %+v, %v", u, err)
 	}
 	pr, pw, err := os.Pipe()
 	if err != nil {

@@ -46,6 +46,29 @@ func (r *Runtime) SignalWorker(ctx context.Context, id policy.WorkerID, req Sign
 	return r.helper.Signal(ctx, id, n)
 }
 
+// WorkerUsage is what a Worker's processes use, together.
+type WorkerUsage struct {
+	WorkerID policy.WorkerID `json:"worker_id"`
+	// CPUTime is since its start; a process that ends without being waited for takes
+	// its share with it.
+	CPUTime time.Duration `json:"cpu_time_ns"`
+	// MemoryBytes are resident; what processes share counts for each of them.
+	MemoryBytes int64     `json:"memory_bytes"`
+	Processes   int       `json:"processes"`
+	Tasks       int       `json:"tasks"` // with threads
+	MeasuredAt  time.Time `json:"measured_at"`
+}
+
+// WorkerUsage measures a running Worker. One that has ended is worker_not_running.
+func (r *Runtime) WorkerUsage(ctx context.Context, id policy.WorkerID) (WorkerUsage, error) {
+	if err := r.running(ctx, id); err != nil {
+		return WorkerUsage{}, err
+	}
+	at := r.now()
+	u, err := r.helper.ProcessUsage(ctx, id)
+	return WorkerUsage{WorkerID: id, CPUTime: u.CPU, MemoryBytes: u.Memory, Processes: u.Processes, Tasks: u.Tasks, MeasuredAt: at}, err
+}
+
 func (r *Runtime) running(ctx context.Context, id policy.WorkerID) error {
 	w, err := r.workerRecord(ctx, id)
 	if err != nil {

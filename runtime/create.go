@@ -36,6 +36,8 @@ type creation struct {
 	fork      *fork           // what this is a fork of, nil for a workspace of its own
 	// ephemeral allocations are leftovers as soon as their process dies.
 	ephemeral bool
+	// key is what its progress is asked for by, "" for nobody.
+	key string
 
 	began    time.Time
 	timings  map[string]time.Duration
@@ -93,7 +95,9 @@ func (c *creation) run(ctx context.Context, steps []step) (a registry.Allocation
 	c.began, c.timings = c.r.now(), make(map[string]time.Duration)
 	defer c.closeTrees()
 	steps = append(steps, step{"record", func(ctx context.Context) (err error) { a, err = c.record(ctx); return err }})
-	for _, s := range steps {
+	defer c.r.making.drop(c.key)
+	for i, s := range steps {
+		c.r.making.put(c.key, CreationProgress{Step: i + 1, Steps: len(steps), Name: s.name})
 		t := time.Now()
 		if err := s.do(ctx); err != nil {
 			_ = c.joinClean(ctx) // nothing may go on behind
@@ -513,6 +517,7 @@ func (r *Runtime) CreateWorkspace(ctx context.Context, req CreateWorkspaceReques
 		if err != nil {
 			return Workspace{}, err
 		}
+		c.key = req.IdempotencyKey
 		a, err := r.create(ctx, c)
 		if err != nil {
 			return Workspace{}, err

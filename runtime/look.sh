@@ -178,6 +178,17 @@ commits) # LIMIT
 	printf '%s\0' "$(made --count)"
 	made -n "$1" --topo-order --no-commit-header --format='%H%x00%P%x00%T%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%s%x00' | tr -d '\n'
 	;;
+directories) # PATH: what it is, then the directories in it
+	if [ ! -e "$1" ]; then printf 'missing\0'; exit; fi
+	if [ ! -d "$1" ]; then printf 'file\0'; exit; fi
+	top=$(pwd -P)
+	case $(cd "$1" && pwd -P) in
+	"$top" | "$top"/*) ;;
+	*) printf 'outside\0'; exit ;;
+	esac
+	printf 'directory\0'
+	find "$1/" -mindepth 1 -maxdepth 1 -type d ! -name .git -printf '%f\0' | sort -z
+	;;
 bundle)
 	refs
 	if [ "$(made --count)" -eq 0 ]; then exit 4; fi

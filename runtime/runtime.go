@@ -69,7 +69,8 @@ type Runtime struct {
 	looks      chan struct{} // a place for each look under way
 	// callerSecrets are those of the caller of `yoi run`, for its one Worker.
 	callerSecrets map[policy.SecretHandle]CallerSecret
-	importing     sync.Map // ids of images that this process is at work on
+	making        progressBook // creations that can be asked about
+	importing     sync.Map     // ids of images that this process is at work on
 }
 
 // embeddedSegment keeps the ledger of embedded runs short, since each run reads

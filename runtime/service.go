@@ -24,6 +24,8 @@ type Service interface {
 	FetchRepository(ctx context.Context, id policy.RepositoryID) (FetchResult, error)
 	RemoveRepository(ctx context.Context, id policy.RepositoryID) error
 	Resolve(ctx context.Context, req ResolveRequest) (ResolveResult, error)
+	// ListRefs lists branches and tags: what a selector can name.
+	ListRefs(ctx context.Context, id policy.RepositoryID, req RefsRequest) (RefList, error)
 	ListCollected(ctx context.Context, id policy.RepositoryID) ([]Collected, error)
 	// ExportCollected writes a git bundle of a name's commits to w and returns its
 	// size; with an error what is written is not whole.
@@ -48,6 +50,8 @@ type Service interface {
 	RemoveStoredSnapshot(ctx context.Context, store string, digest policy.SnapshotDigest) error
 
 	CreateWorkspace(ctx context.Context, req CreateWorkspaceRequest) (Workspace, error)
+	// CreationProgress is of a CreateWorkspace under way, by its idempotency key.
+	CreationProgress(ctx context.Context, key string) (CreationProgress, error)
 	ListWorkspaces(ctx context.Context, f ListFilter) (WorkspaceList, error)
 	GetWorkspace(ctx context.Context, id policy.AllocationID) (Workspace, error)
 	WorkspaceEvidence(ctx context.Context, id policy.AllocationID) (Evidence, error)
@@ -56,6 +60,8 @@ type Service interface {
 	RemoveWorkspace(ctx context.Context, id policy.AllocationID, req RemoveWorkspaceRequest) (Workspace, error)
 	DiffWorkspace(ctx context.Context, id policy.AllocationID, req ResultRequest) (DiffReport, error)
 	StatusWorkspace(ctx context.Context, id policy.AllocationID, req ResultRequest) (StatusReport, error)
+	// ListDirectories lists where in a workspace a Worker can be started.
+	ListDirectories(ctx context.Context, id policy.AllocationID, req DirectoriesRequest) (DirectoryList, error)
 	WorkspaceCommits(ctx context.Context, id policy.AllocationID, req CommitsRequest) (CommitsReport, error)
 	// ExportWorkspace writes a workspace's results to w and returns how many bytes
 	// it wrote; with an error what is written is not whole.
@@ -76,6 +82,8 @@ type Service interface {
 	// WorkerLogs copies the stream ("stdout" or "stderr") from offset to w, and
 	// with follow goes on until the Worker ends. It returns the next offset.
 	WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRequest, w io.Writer) (int64, error)
+	// WorkerUsage says what a running Worker uses now.
+	WorkerUsage(ctx context.Context, id policy.WorkerID) (WorkerUsage, error)
 	SignalWorker(ctx context.Context, id policy.WorkerID, req SignalRequest) error
 	// StopWorker sends TERM, then KILL after the grace, and returns once the
 	// Worker has ended and its outcome is recorded.

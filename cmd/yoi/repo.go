@@ -11,7 +11,7 @@ import (
 
 func (a *app) repoCommand() *cobra.Command {
 	return groupCommand("repo", "Register, fetch and resolve repositories", "  yoi repo add ~/src/app\n  yoi repo resolve app --rev v1.2",
-		a.repoAdd(), a.repoList(), a.repoFetch(), a.repoResolve(), a.repoRemove(),
+		a.repoAdd(), a.repoList(), a.repoFetch(), a.repoRefs(), a.repoResolve(), a.repoRemove(),
 		a.repoCollected(), a.repoExport(), a.repoDrop())
 }
 

@@ -19,7 +19,7 @@ import (
 
 // resultCommands take a workspace's results out.
 func (a *app) resultCommands() []*cobra.Command {
-	return []*cobra.Command{a.wsDiff(), a.wsStatus(), a.wsCommits(), a.wsExport(), a.wsCollect()}
+	return []*cobra.Command{a.wsDiff(), a.wsStatus(), a.wsCommits(), a.wsDirectories(), a.wsExport(), a.wsCollect()}
 }
 
 func (a *app) wsDiff() *cobra.Command {

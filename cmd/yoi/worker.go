@@ -13,7 +13,7 @@ import (
 
 func (a *app) workerCommand() *cobra.Command {
 	return groupCommand("worker", "Start, watch and stop Workers", "  yoi worker spawn ws-… -- make test\n  yoi worker logs -f wk-…\n  yoi worker stop wk-…",
-		a.workerSpawn(), a.workerExec(), a.workerList(), a.workerShow(), a.workerLogs(), a.workerEgress(), a.workerSignal(), a.workerStop(), a.workerWait())
+		a.workerSpawn(), a.workerExec(), a.workerList(), a.workerShow(), a.workerLogs(), a.workerUsage(), a.workerEgress(), a.workerSignal(), a.workerStop(), a.workerWait())
 }
 
 func (a *app) workerSpawn() *cobra.Command {

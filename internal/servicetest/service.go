@@ -240,6 +240,18 @@ func (s *Service) CollectWorkspace(ctx context.Context, id policy.AllocationID, 
 	return Collected()[0], s.enter(ctx, "CollectWorkspace", string(id), req)
 }
 
+func (s *Service) ListRefs(ctx context.Context, id policy.RepositoryID, req runtime.RefsRequest) (runtime.RefList, error) {
+	return answer(s, Refs(), s.enter(ctx, "ListRefs", string(id), req))
+}
+
+func (s *Service) ListDirectories(ctx context.Context, id policy.AllocationID, req runtime.DirectoriesRequest) (runtime.DirectoryList, error) {
+	return answer(s, runtime.DirectoryList{Path: "src", Names: []string{"lib"}, More: true}, s.enter(ctx, "ListDirectories", string(id), req))
+}
+
+func (s *Service) CreationProgress(ctx context.Context, key string) (runtime.CreationProgress, error) {
+	return runtime.CreationProgress{Step: 4, Steps: 9, Name: "tree"}, s.enter(ctx, "CreationProgress", key, nil)
+}
+
 func (s *Service) ListCollected(ctx context.Context, id policy.RepositoryID) ([]runtime.Collected, error) {
 	return answer(s, Collected(), s.enter(ctx, "ListCollected", string(id), nil))
 }
@@ -306,6 +318,11 @@ func (s *Service) WorkerLogs(ctx context.Context, id policy.WorkerID, req runtim
 		}
 	}
 	return next, s.LogsErr
+}
+
+func (s *Service) WorkerUsage(ctx context.Context, id policy.WorkerID) (runtime.WorkerUsage, error) {
+	return runtime.WorkerUsage{WorkerID: id, CPUTime: time.Second, MemoryBytes: 5 << 20, Processes: 2, Tasks: 3, MeasuredAt: Then},
+		s.enter(ctx, "WorkerUsage", string(id), nil)
 }
 
 func (s *Service) SignalWorker(ctx context.Context, id policy.WorkerID, req runtime.SignalRequest) error {

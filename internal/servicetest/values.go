@@ -43,6 +43,10 @@ func Repositories() []runtime.Repository {
 	}}
 }
 
+func Refs() runtime.RefList {
+	return runtime.RefList{Items: []runtime.Ref{{Name: "refs/heads/main", CommitID: Commit}, {Name: "refs/tags/v1", CommitID: Commit}}, More: true}
+}
+
 func Patches() []runtime.Patch {
 	return []runtime.Patch{{Digest: Patch, Bytes: 100, Files: 2, AddedAt: Then, UsedAt: Then}}
 }
