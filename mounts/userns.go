@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"errors"
 	"os"
 	"strconv"
 
@@ -37,6 +38,9 @@ func UserNS(uidMaps, gidMaps []IDMap) (*os.File, error) {
 	unix.Close(pipe[0])
 	if err != nil {
 		unix.Close(pipe[1])
+		if errors.Is(err, unix.ENOSYS) {
+			return nil, explain(opUserNS, "clone3", err)
+		}
 		return nil, policy.Errorf(policy.CodeNamespacesUnavailable, opUserNS, "a user namespace could not be made").Because(err)
 	}
 	ns, err := mapAndOpen(child.Pid, uidMaps, gidMaps)

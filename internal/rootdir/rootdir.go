@@ -117,6 +117,15 @@ func Open(p string) (*Root, error) {
 		f.Close()
 		return nil, policy.Errorf(policy.CodeRuntimeRootUnsafe, op, "the Runtime root is writable by other users (mode %04o)", st.Mode&0o7777)
 	}
+	// Everything below is opened so; a kernel, or a container's filter, that has it
+	// not would look like a broken root.
+	if fd, err := unix.Openat2(int(f.Fd()), ".", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve}); err == nil {
+		unix.Close(fd)
+	} else if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		f.Close()
+		return nil, policy.Errorf(policy.CodeKernelFeatureMissing, op, "the kernel lacks openat2, or a filter hides it").
+			With("feature", "openat2").Because(os.NewSyscallError("openat2", err))
+	}
 	return &Root{Dir: f, Path: p, UID: int(st.Uid), GID: int(st.Gid), Device: st.Dev}, nil
 }
 
