@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -202,7 +203,7 @@ func (a *app) deliver(file string, format runtime.ExportFormat, export func(io.W
 			return usageError{fmt.Errorf("a %s is not for a terminal: name a file with -o", format)}
 		}
 		_, err := export(a.plainOutput())
-		return err
+		return noRoom("standard output", err)
 	}
 	n, err := writeWhole(file, export)
 	if err != nil {
@@ -218,6 +219,9 @@ func (a *app) deliver(file string, format runtime.ExportFormat, export func(io.W
 // writeWhole makes a file that must not exist, whole or not at all.
 func writeWhole(name string, write func(io.Writer) (int64, error)) (n int64, err error) {
 	fail := func(err error) error {
+		if full := noRoom(policy.Printable(name), err); full != err {
+			return full
+		}
 		return policy.Errorf(policy.CodeBadRequest, "yoi.export", "%s cannot be written", policy.Printable(name)).
 			WithHint("Name a file that does not exist, in a directory that you may write to.").Because(err)
 	}
@@ -228,7 +232,7 @@ func writeWhole(name string, write func(io.Writer) (int64, error)) (n int64, err
 	defer os.Remove(tmp.Name())
 	defer tmp.Close()
 	if n, err = write(tmp); err != nil {
-		return n, err
+		return n, noRoom(policy.Printable(name), err)
 	}
 	if err = tmp.Sync(); err == nil {
 		err = os.Link(tmp.Name(), name) // unlike rename(2) it replaces nothing
@@ -237,6 +241,19 @@ func writeWhole(name string, write func(io.Writer) (int64, error)) (n int64, err
 		return n, fail(err)
 	}
 	return n, nil
+}
+
+// noRoom says so of an output whose file system is full; other errors it returns.
+func noRoom(what string, err error) error {
+	const hint = "Make room, or name a file on another file system."
+	switch {
+	case errors.Is(err, policy.CodeDiskFull), errors.Is(err, policy.CodeQuotaExceeded):
+	case errors.Is(err, syscall.ENOSPC):
+		return policy.Errorf(policy.CodeDiskFull, "yoi.export", "%s cannot be written: its disk is full", what).WithHint(hint).Because(err)
+	case errors.Is(err, syscall.EDQUOT):
+		return policy.Errorf(policy.CodeQuotaExceeded, "yoi.export", "%s cannot be written: a disk quota is used up", what).WithHint(hint).Because(err)
+	}
+	return err
 }
 
 // plainOutput is standard output, for what a workspace may have made up: to a

@@ -4,12 +4,14 @@ import (
 	"crypto/rand"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
@@ -45,16 +47,87 @@ func TestFullDiskWhileFillingTheCache(t *testing.T) {
 func TestFullDiskWhileCopying(t *testing.T) {
 	testenv.Root(t)
 	repo := incompressible(t, 12)
-	for _, c := range []struct{ fs, strategy string }{{"ext4", "copy"}, {"ext4", "git_worktree"}} {
-		t.Run(c.fs+" "+c.strategy, func(t *testing.T) {
-			y := rig.NewPlaceOf(t, c.fs, 0, 320).Yoi(t)
+	for _, c := range []struct {
+		strategy string
+		code     policy.Code
+		more     []string
+	}{
+		{"copy", policy.CodeDiskFull, nil}, {"git_worktree", policy.CodeDiskFull, nil}, {"git_sparse", policy.CodeDiskFull, []string{"--scope", "data"}},
+		{"external", policy.CodeExternalFailed, nil}, // it is the command that finds it full
+	} {
+		t.Run(c.strategy, func(t *testing.T) {
+			y := rig.NewPlaceOf(t, "ext4", 0, 320).Yoi(t)
+			rig.Configure(t, y.Root, 0, rig.Cloning)
 			y.OK(t, "run", "--repo", repo.Dir, "--strategy", "overlay", "--", "true")
 			fill(t, y.Dir, 5<<20)
-			refused(t, y, 125, policy.CodeDiskFull, "run", "--repo", repo.Dir, "--strategy", c.strategy, "--", "true")
+			args := append(append([]string{"run", "--repo", repo.Dir, "--strategy", c.strategy}, c.more...), "--", "true")
+			refused(t, y, 125, c.code, args...)
 			drain(t, y.Dir)
-			y.OK(t, "run", "--repo", repo.Dir, "--strategy", c.strategy, "--", "true")
+			y.OK(t, args...)
 			rig.Clean(t, y.Root)
 		})
+	}
+}
+
+// TestFullDiskLater: there is room for a workspace, and not for what is made of it.
+// Each is refused, nothing of it is left, the workspace is what it was, and with
+// room again the same command works.
+func TestFullDiskLater(t *testing.T) {
+	testenv.Root(t)
+	y := rig.NewPlaceOf(t, "ext4", 0, 320).Yoi(t)
+	y.OK(t, "repo", "add", "--id", "app", testenv.RepoSmall(t).Dir)
+	var ws runtime.Workspace
+	y.Run(t, "ws", "create", "app", "--json", "--strategy", "copy").Want(t, 0).JSON(t, &ws)
+	id := string(ws.ID)
+	say := func(script string) string {
+		t.Helper()
+		var w runtime.Worker
+		y.Run(t, "worker", "spawn", id, "--json", "--", "sh", "-ec", script).Want(t, 0).JSON(t, &w)
+		y.OK(t, "worker", "wait", string(w.ID))
+		return y.OK(t, "worker", "logs", string(w.ID))
+	}
+	say("head -c 12000000 /dev/urandom >big; git add big; git commit -qm big")
+	var snap runtime.Snapshot
+	y.Run(t, "ws", "snapshot", id, "--json").Want(t, 0).JSON(t, &snap)
+	store := filepath.Join(y.Dir, "store")
+	if err := os.Mkdir(store, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(y.Dir, "work.tar")
+	y.OK(t, "gc")
+	before, err := rig.Leftovers(y.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, y.Dir, 5<<20)
+	commands := [][]string{
+		{"ws", "fork", id}, {"ws", "snapshot", id}, {"ws", "rollback", id, string(snap.ID)},
+		{"ws", "export", "--tar", "-o", file, id}, {"ws", "export", "--bundle", "-o", file + ".bundle", id}, {"ws", "collect", "--as", "fix", id},
+		{"snapshot", "export", id, "--to", store},
+	}
+	for _, args := range commands {
+		y.Run(t, args...).Refused(t, 1, policy.CodeDiskFull)
+		after, err := rig.Leftovers(y.Root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range rig.Difference(before, after) {
+			if !strings.Contains(d, "workers/wk-") { // the one that looked
+				t.Errorf("%q left a trace: %s", args, d)
+			}
+		}
+		for _, pattern := range []string{store + "/*", file + "*", filepath.Join(y.Dir, ".yoi-export-*")} {
+			if left, _ := filepath.Glob(pattern); len(left) > 0 {
+				t.Errorf("%q left %q", args, left)
+			}
+		}
+	}
+	drain(t, y.Dir)
+	if got := say("git status --porcelain; git log -1 --format=%s; git fsck --no-progress; stat -c %s big"); got != "big\n12000000\n" {
+		t.Errorf("the workspace has %q", got)
+	}
+	for _, args := range commands {
+		y.OK(t, args...)
 	}
 }
 
