@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"yoi.dev/yoi-runtime/egress"
@@ -171,8 +172,12 @@ func (s *server) forward(c *conn, via string, req, out *http.Request, t target, 
 		out.Header.Set("Connection", "Upgrade")
 		out.Header.Set("Upgrade", upgrade)
 	}
+	var body *tracked
 	if req.ContentLength == 0 {
 		out.Body = nil
+	} else {
+		body = &tracked{ReadCloser: req.Body}
+		out.Body = body
 	}
 	if strings.EqualFold(out.Header.Get("Expect"), "100-continue") {
 		out.Header.Del("Expect")
@@ -202,10 +207,25 @@ func (s *server) forward(c *conn, via string, req, out *http.Request, t target, 
 		return false
 	}
 	// What is left of a body that the server did not want must not be taken for the
-	// next request.
-	n, err := io.Copy(io.Discard, io.LimitReader(req.Body, 256<<10))
-	return err == nil && n < 256<<10
+	// next request, and the transport may still be reading it.
+	return body.whole()
 }
+
+// tracked is a request's body that knows whether all of it was read.
+type tracked struct {
+	io.ReadCloser
+	eof atomic.Bool
+}
+
+func (b *tracked) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.eof.Store(true)
+	}
+	return n, err
+}
+
+func (b *tracked) whole() bool { return b == nil || b.eof.Load() }
 
 // switched is a connection that has left HTTP (a web socket).
 func (s *server) switched(c *conn, resp *http.Response) {

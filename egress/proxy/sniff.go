@@ -49,8 +49,9 @@ func sniff(b []byte) (protocol, clientHello, error) {
 		}
 		return opaque, clientHello{}, errMore
 	}
-	if !tokenByte(line[0]) {
-		return opaque, clientHello{}, nil
+	word := bytes.IndexFunc(line, func(r rune) bool { return r >= 0x80 || !tokenByte(byte(r)) })
+	if word == 0 || word > 0 && !bytes.ContainsRune([]byte(" \t\r\n"), rune(line[word])) {
+		return opaque, clientHello{}, nil // no server takes that for a method
 	}
 	end := bytes.IndexByte(line, '\n')
 	switch {
@@ -58,8 +59,6 @@ func sniff(b []byte) (protocol, clientHello, error) {
 		line = line[:end]
 	case len(b) > maxLine:
 		return opaque, clientHello{}, refusal(egress.ReasonRequest)
-	case bytes.IndexByte(line, 0) >= 0: // no server reads a request there
-		return opaque, clientHello{}, nil
 	default:
 		return opaque, clientHello{}, errMore
 	}
