@@ -20,6 +20,11 @@ func (c *Client) ExecWorker(ctx context.Context, id policy.WorkerID, req runtime
 	return c.session(ctx, id, "/exec", req, s)
 }
 
+// AttachWorker implements runtime.Service.
+func (c *Client) AttachWorker(ctx context.Context, id policy.WorkerID, req runtime.AttachRequest, s runtime.SessionStreams) (runtime.Session, error) {
+	return c.session(ctx, id, "/attach", req, s)
+}
+
 func (c *Client) session(ctx context.Context, id policy.WorkerID, action string, req any, s runtime.SessionStreams) (v runtime.Session, err error) {
 	path, err := item("worker", workers, id, action)
 	if err != nil {

@@ -120,6 +120,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"ExportSnapshotRequest": runtime.ExportSnapshotRequest{}, "ImportSnapshotRequest": runtime.ImportSnapshotRequest{},
 	}
 	requests["ExecRequest"], requests["WindowSize"], answers["Session"] = runtime.ExecRequest{}, runtime.WindowSize{}, runtime.Session{}
+	requests["AttachRequest"] = runtime.AttachRequest{}
 	requests["ForkRequest"], requests["SnapshotRequest"], requests["SnapshotID"] = runtime.ForkRequest{}, runtime.SnapshotRequest{}, runtime.SnapshotID{}
 	requests["CollectRequest"], requests["CollectedRequest"] = runtime.CollectRequest{}, runtime.CollectedRequest{}
 	schemas := document(t, false).Components.Schemas
@@ -206,7 +207,7 @@ var examples = map[string]example{
 	"getWorkspaceDisk": {path: "/v1/execution-workspaces/ws-0123456789abcdef/disk"},
 	"removeWorkspace":  {"/v1/execution-workspaces/ws-0123456789abcdef/cleanup", `{"discard":true,"stop":true}`},
 	"listWorkers":      {path: "/v1/workers?allocation_id=ws-0123456789abcdef&status=running"},
-	"spawnWorker":      {"/v1/workers", `{"allocation_id":"ws-0123456789abcdef","command":["make"],"repository_id":"hello","relative_cwd":"src","env":{"A":"b"},"limits":{"wall_clock":1000000}}`},
+	"spawnWorker":      {"/v1/workers", `{"allocation_id":"ws-0123456789abcdef","command":["make"],"repository_id":"hello","relative_cwd":"src","env":{"A":"b"},"limits":{"wall_clock":1000000},"terminal":true,"rows":24,"columns":80}`},
 	"getWorker":        {path: "/v1/workers/wk-0123456789abcdef"},
 	"getWorkerLogs":    {path: "/v1/workers/wk-0123456789abcdef/logs?stream=stdout&offset=1&limit=4&follow=true"},
 	"getWorkerEgress":  {path: "/v1/workers/wk-0123456789abcdef/egress?limit=10"},
@@ -215,6 +216,7 @@ var examples = map[string]example{
 	"execWorker": {"/v1/workers/wk-0123456789abcdef/exec", frames("s", `{"command":["sh"],"repository_id":"hello","relative_cwd":"src","env":{"A":"b"},"terminal":true,"rows":24,"columns":80}`,
 		"w", `{"rows":2,"columns":3}`, "k", "\x0f", "i", "hello", "e", "")},
 	"getWorkerUsage":   {path: "/v1/workers/wk-0123456789abcdef/usage"},
+	"attachWorker":     {"/v1/workers/wk-0123456789abcdef/attach", frames("s", `{"rows":24,"columns":80}`, "i", "ls\r", "e", "")},
 	"waitWorker":       {path: "/v1/workers/wk-0123456789abcdef/wait"},
 	"streamEvents":     {path: "/v1/events?after=0&owner=ws-0123456789abcdef&follow=true"},
 	"getLedgerRecords": {path: "/v1/ledger/records?owner=ws-0123456789abcdef&held=true"},

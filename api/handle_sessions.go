@@ -20,6 +20,13 @@ func (c *call) execWorker() error {
 	})
 }
 
+func (c *call) attachWorker() error {
+	var req runtime.AttachRequest
+	return c.session(&req, func(ctx context.Context, s runtime.SessionStreams) (runtime.Session, error) {
+		return c.svc.AttachWorker(ctx, policy.WorkerID(c.id), req, s)
+	})
+}
+
 // session connects a client's frames with a session of the service's.
 func (c *call) session(req any, run func(context.Context, runtime.SessionStreams) (runtime.Session, error)) error {
 	if media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != sessionType || len(params) > 0 ||

@@ -92,6 +92,7 @@ func routes() []route {
 		{method: "POST", path: "/v1/workers/{id}/stop", operation: "stopWorker", handle: (*call).stopWorker},
 		{method: "POST", path: "/v1/workers/{id}/exec", operation: "execWorker", once: true, waits: true, handle: (*call).execWorker},
 		{method: "GET", path: "/v1/workers/{id}/usage", operation: "getWorkerUsage", handle: (*call).getWorkerUsage},
+		{method: "POST", path: "/v1/workers/{id}/attach", operation: "attachWorker", once: true, waits: true, handle: (*call).attachWorker},
 		{method: "GET", path: "/v1/workers/{id}/wait", operation: "waitWorker", waits: true, handle: (*call).waitWorker},
 
 		{method: "GET", path: "/v1/events", operation: "streamEvents", waits: true,

@@ -401,6 +401,18 @@ func (r *Remote) Enter(ctx context.Context, req EnterRequest, ef EnterFiles) (*E
 	return e, nil
 }
 
+func (r *Remote) Terminal(ctx context.Context, id policy.WorkerID) (*os.File, error) {
+	got, err := r.call(ctx, opTerminal, workerBody{WorkerID: id}, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(got) != 1 {
+		closeAll(got)
+		return nil, policy.Errorf(policy.CodeInternal, "helper.terminal", "the helper's answer carries %d descriptors", len(got))
+	}
+	return got[0], nil
+}
+
 func (r *Remote) WaitSession(ctx context.Context, id policy.SessionID) (o SessionOutcome, err error) {
 	err = r.callPlain(ctx, opSessionWait, sessionBody{SessionID: id}, &o)
 	return o, err

@@ -450,7 +450,7 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		Rlimits: rlimits(req.Limits), Nice: req.Limits.Nice, OOMScoreAdj: req.Limits.OOMScoreAdj, Umask: 0o022,
 		WallClock: req.Limits.WallClock, DieWithParent: req.DieWithParent,
 		Hold: []*os.File{w.lock}, Outcome: w.outcome,
-		Terminal: req.Terminal,
+		Terminal: req.Terminal, Resident: req.Resident,
 	}
 	s.SecretEnv = secretEnv(a.secrets)
 	s.Winsize.Rows, s.Winsize.Cols = req.Rows, req.Columns

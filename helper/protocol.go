@@ -47,6 +47,9 @@ type Helper interface {
 	WaitSession(ctx context.Context, id policy.SessionID) (SessionOutcome, error)
 	// SignalSession sends a signal number to a session's process group.
 	SignalSession(ctx context.Context, id policy.SessionID, signal int) error
+	// Terminal is the master of a live Worker's resident terminal, to type at and to
+	// resize; its output is in the log, and reading it here would take it from there.
+	Terminal(ctx context.Context, id policy.WorkerID) (*os.File, error)
 	// Live lists the Workers that run now.
 	Live(ctx context.Context) ([]policy.WorkerID, error)
 	// HasNewObjects reports whether an allocation's private git directories hold
@@ -213,6 +216,9 @@ type LaunchRequest struct {
 	Terminal bool   `json:"terminal,omitempty"`
 	Rows     uint16 `json:"rows,omitempty"`
 	Columns  uint16 `json:"columns,omitempty"`
+	// Resident leaves the terminal with the Worker, for Helper.Terminal; what it shows
+	// goes to the log. It takes Terminal and Logs.
+	Resident bool `json:"resident,omitempty"`
 	// Logs sends output to workers/<id>/logs/ instead of the given files.
 	Logs bool `json:"logs,omitempty"`
 	// DieWithParent ends the Worker with the helper's process.
@@ -269,6 +275,9 @@ func (r LaunchRequest) validate() error {
 	}
 	if err := r.validateSecrets(); err != nil {
 		return err
+	}
+	if r.Resident && (!r.Terminal || !r.Logs) {
+		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "a resident terminal is a terminal with a log")
 	}
 	if len(r.Env) > 2048 {
 		return policy.Errorf(policy.CodeEnvironmentInvalid, "helper.launch", "more than 2048 variables")
@@ -387,6 +396,7 @@ const (
 	opEnter         = "enter"
 	opSessionWait   = "session_wait"
 	opSessionSignal = "session_signal"
+	opTerminal      = "terminal"
 )
 
 // request is one message to the helper. Its descriptors travel beside it.

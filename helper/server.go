@@ -334,6 +334,16 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		return cn.worker(ctx, req)
 	case opEnter:
 		return cn.enter(ctx, req.Body, files)
+	case opTerminal:
+		var body workerBody
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		f, err := h.Terminal(ctx, body.WorkerID)
+		if err != nil {
+			return nil, nil, err
+		}
+		return struct{}{}, []*os.File{f}, nil
 	case opSessionWait, opSessionSignal:
 		return cn.session(ctx, req)
 	}

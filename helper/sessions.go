@@ -331,3 +331,26 @@ func (l *Local) hangUp(id policy.SessionID) {
 	}
 	l.forget(id)
 }
+
+// Terminal takes the master from the Worker's PID 1, which keeps it, too.
+func (l *Local) Terminal(ctx context.Context, id policy.WorkerID) (*os.File, error) {
+	const op = "helper.terminal"
+	init, err := l.initOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer init.Close()
+	fd, err := unix.PidfdGetfd(int(init.Fd()), nsexec.TerminalFD, 0)
+	if err != nil && !errors.Is(err, unix.EBADF) {
+		return nil, policy.Errorf(policy.CodeInternal, op, "the worker's terminal cannot be taken").Because(os.NewSyscallError("pidfd_getfd", err))
+	}
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeWorkerNoTerminal, op, "the worker %s has no terminal", id)
+	}
+	f := os.NewFile(uintptr(fd), "terminal")
+	if _, err := unix.IoctlGetInt(fd, unix.TIOCGPTN); err != nil {
+		f.Close()
+		return nil, policy.Errorf(policy.CodeWorkerNoTerminal, op, "the worker %s has no terminal", id).Because(err)
+	}
+	return f, nil
+}

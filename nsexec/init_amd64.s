@@ -4,16 +4,21 @@
 // own (initelf.go), so it refers to nothing but its stack and its descriptors
 //
 //	0 a signalfd of all signals   1 the outcome file
-//	2 the wall clock's timerfd    3 a pidfd of the launcher   (2 and 3 may be closed)
+//	2 the wall clock's timerfd    3 a pidfd of the launcher
+//	4 the terminal's master       5 the log that gets its output
+//
+// of which 2 to 5 may be closed. 6 is the terminal's other side, held open so that
+// the master never hangs up.
 //
 // All signals are blocked when it starts, and stay so. It has no filter of its
 // own: it reads nothing that the Worker writes but signal numbers, and the
 // kernel needs longer for a second filter than for the whole init.
 //
-// Stack: 0 three struct pollfd, 32 struct signalfd_siginfo, 176 wait status,
-// 192 the outcome record (outcome.go).
+// Stack: 0 four struct pollfd, 32 struct signalfd_siginfo, 176 wait status,
+// 192 the outcome record (outcome.go), 512 what the terminal said.
 
 #define SYS_read 0
+#define SYS_write 1
 #define SYS_pwrite64 18
 #define SYS_wait4 61
 #define SYS_kill 62
@@ -32,9 +37,10 @@
 #define SIGINFO 32
 #define STATUS 176
 #define RECORD 192
+#define CONSOLE 512
 
 TEXT ·initText(SB), NOSPLIT|NOFRAME, $0
-	SUBQ $1024, SP
+	SUBQ $5120, SP
 	ANDQ $-16, SP
 	MOVQ SP, R12
 	XORL R13, R13 // 1: timed out
@@ -58,6 +64,8 @@ TEXT ·initText(SB), NOSPLIT|NOFRAME, $0
 	MOVL $POLLIN, 12(R12)
 	MOVL $3, 16(R12)
 	MOVL $POLLIN, 20(R12)
+	MOVL $4, 24(R12)
+	MOVL $POLLIN, 28(R12)
 
 reap:
 	MOVQ $SYS_wait4, AX
@@ -74,7 +82,7 @@ reap:
 
 	MOVQ $SYS_ppoll, AX
 	MOVQ R12, DI
-	MOVQ $3, SI
+	MOVQ $4, SI
 	XORL DX, DX
 	XORL R10, R10
 	MOVQ $8, R8
@@ -93,7 +101,7 @@ timer:
 	TESTL   $POLLNVAL, AX
 	JNZ     notimer
 	TESTL   $POLLIN, AX
-	JZ      signal
+	JZ      console
 	ORL     $1, R13
 	MOVQ    $SYS_kill, AX
 	MOVQ    $-1, DI
@@ -102,6 +110,30 @@ timer:
 
 notimer:
 	MOVL $-1, 8(R12)
+
+	// What the terminal shows goes to the log, whoever looks: a Worker whose output
+	// nobody takes would stand still.
+console:
+	MOVWLZX 30(R12), AX
+	TESTL   $POLLNVAL, AX
+	JNZ     noconsole
+	TESTL   $POLLIN, AX
+	JZ      signal
+	XORL    AX, AX // SYS_read
+	MOVQ    $4, DI
+	LEAQ    CONSOLE(R12), SI
+	MOVQ    $4096, DX
+	SYSCALL
+	CMPQ    AX, $0
+	JLE     signal
+	MOVQ    AX, DX
+	MOVQ    $SYS_write, AX
+	MOVQ    $5, DI
+	SYSCALL
+	JMP     signal
+
+noconsole:
+	MOVL $-1, 24(R12)
 
 signal:
 	MOVWLZX 6(R12), AX
@@ -147,6 +179,23 @@ ended:
 	XORL DI, DI
 	LEAQ (RECORD+32)(R12), SI
 	SYSCALL
+
+	// The last words. The master does not block.
+drain:
+	XORL AX, AX // SYS_read
+	MOVQ $4, DI
+	LEAQ CONSOLE(R12), SI
+	MOVQ $4096, DX
+	SYSCALL
+	CMPQ AX, $0
+	JLE  drained
+	MOVQ AX, DX
+	MOVQ $SYS_write, AX
+	MOVQ $5, DI
+	SYSCALL
+	JMP  drain
+
+drained:
 	MOVQ $0x0a3154554f494f59, AX // "YOIOUT1\n"
 	MOVQ AX, RECORD(R12)
 	MOVL STATUS(R12), AX

@@ -191,7 +191,7 @@ func (l *launching) attend() error {
 		}
 		l.release()
 	}
-	if l.spec.Terminal {
+	if l.spec.Terminal && !l.spec.Resident {
 		if err := l.receiveTerminal(); err != nil {
 			return err
 		}

@@ -30,6 +30,9 @@ func (b *script) openLogs() {
 	b.step("opening the log files", policy.CodeLaunchFailed, "")
 	how := replay.Struct(b.Program, unix.OpenHow{Flags: unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_CLOEXEC, Mode: 0o600,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+	if b.spec.Resident {
+		b.Add(unix.SYS_OPENAT2, slotLogs.Arg(), b.Str(l.Stdout), how, num(unix.SizeofOpenHow)).Save(slotConsole).Retry()
+	}
 	for i, name := range []string{"", l.Stdout, l.Stderr} {
 		if name != "" && b.spec.Stdio[i] == nil && !b.spec.Terminal {
 			b.Add(unix.SYS_OPENAT2, slotLogs.Arg(), b.Str(name), how, num(unix.SizeofOpenHow)).Save(slotStdio + replay.Slot(i)).Retry()
@@ -60,7 +63,7 @@ func (b *script) terminal() {
 	b.step("allocating the terminal", policy.CodeLaunchFailed, "")
 	// struct cmsghdr with one descriptor, 4 bytes of padding (cmsg(3)).
 	control := b.Space(24)
-	b.Add(unix.SYS_OPENAT, atCwd, b.Str(ptmx(b.spec.Plan)), num(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), num(0)).
+	b.Add(unix.SYS_OPENAT, atCwd, b.Str(ptmx(b.spec.Plan)), num(unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC), num(0)).
 		Save(slotMaster).Store(control, 16)
 	replay.Put(b.Program, control, unix.Cmsghdr{Len: 20, Level: unix.SOL_SOCKET, Type: unix.SCM_RIGHTS})
 	b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCSPTLCK), b.Space(4))
@@ -68,6 +71,9 @@ func (b *script) terminal() {
 		b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCSWINSZ), replay.Struct(b.Program, unix.Winsize{Row: w.Rows, Col: w.Cols}))
 	}
 	b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCGPTPEER), num(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)).Save(slotSlave)
+	if b.spec.Resident {
+		return
+	}
 	iov := replay.Struct(b.Program, [2]uint64{replay.Address(b.Str("t")), 1})
 	msg := replay.Struct(b.Program, [7]uint64{0, 0, replay.Address(iov), 1, replay.Address(control), 24, 0})
 	b.Add(unix.SYS_SENDMSG, num(b.syncFD), msg, num(unix.MSG_NOSIGNAL)).Expect(1)
@@ -103,6 +109,9 @@ func (b *script) becomeInit() {
 		{slotOutcome, num(b.outcome), true},
 		{slotTimer, slotTimer.Arg(), b.spec.WallClock > 0},
 		{slotParent, num(b.parentFD), b.parentFD >= 0},
+		{slotMaster, slotMaster.Arg(), b.spec.Resident},
+		{slotConsole, slotConsole.Arg(), b.spec.Resident},
+		{slotSlave, slotSlave.Arg(), b.spec.Resident},
 	}
 	for i, f := range b.spec.Hold {
 		p := places[0]

@@ -21,6 +21,7 @@ const (
 	slotLogs                          // the detached log directory
 	slotMaster                        // the pty
 	slotSlave
+	slotConsole // the log of a resident terminal
 	slotSignals
 	slotTimer
 	slotOutcome

@@ -14,11 +14,12 @@ type IDMap = mounts.IDMap
 // DefaultID is the Worker's uid and gid inside every sandbox.
 const DefaultID = 1000
 
-// InitName is the name of every sandbox's PID 1, proc_pid_comm(5), and FirstHold the
-// descriptor at which it has the first of Spec.Hold.
+// InitName is the name of every sandbox's PID 1, proc_pid_comm(5). TerminalFD is
+// where it has the master of a resident terminal, FirstHold the first of Spec.Hold.
 const (
-	InitName  = "yoi-init"
-	FirstHold = 4
+	InitName   = "yoi-init"
+	TerminalFD = 4
+	FirstHold  = 7
 )
 
 // Spec is everything that one launch needs. Launch reads it only.
@@ -42,6 +43,11 @@ type Spec struct {
 	// DevPts), makes it the controlling terminal and returns its master as
 	// Process.Terminal.
 	Terminal bool
+	// Resident leaves the master with PID 1, as TerminalFD, for the sandbox's life: it
+	// copies what the terminal shows to the log Logs.Stdout, and whoever may take
+	// descriptors from it (pidfd_getfd(2)) can type and resize. Nobody but PID 1 may
+	// read it.
+	Resident bool
 	// Winsize is the pty's first size; zero leaves the kernel's.
 	Winsize struct{ Rows, Cols uint16 }
 	// Logs, when Dir is set, are files for those of descriptors 1 and 2 whose Stdio

@@ -76,6 +76,8 @@ func (s *Spec) validate() error {
 		return bad(policy.CodeLimitsInvalid, "the wall clock limit is negative")
 	case s.Terminal && ptmx(s.Plan) == "":
 		return bad(policy.CodePolicyInvalid, "a terminal needs a devpts in the mount plan")
+	case s.Resident && (!s.Terminal || s.Logs.Dir == (mounts.Source{}) || s.Logs.Stdout == ""):
+		return bad(policy.CodePolicyInvalid, "a resident terminal is one with a log")
 	case s.OOMScoreAdj < -1000 || s.OOMScoreAdj > 1000:
 		return bad(policy.CodeLimitsInvalid, "the OOM score adjustment is not between -1000 and 1000")
 	case s.OOMScoreAdj != 0 && procOf(s.Plan) == "":

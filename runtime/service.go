@@ -95,6 +95,10 @@ type Service interface {
 	// Worker, and returns how it ended. A context that ends hangs it up.
 	ExecWorker(ctx context.Context, id policy.WorkerID, req ExecRequest, s SessionStreams) (Session, error)
 
+	// AttachWorker connects the caller with a live Worker's terminal, beside whoever
+	// is connected already, until the Worker, the context or Stdin ends.
+	AttachWorker(ctx context.Context, id policy.WorkerID, req AttachRequest, s SessionStreams) (Session, error)
+
 	// Events calls yield for each event after the given sequence number, oldest
 	// first; with follow it goes on until ctx ends or yield returns false.
 	Events(ctx context.Context, req EventsRequest, yield func(Event) bool) error
@@ -331,11 +335,16 @@ type SpawnWorkerRequest struct {
 	Command      []string            `json:"command"`
 	// RepositoryID is the repository whose root is the base of RelativeCwd; ""
 	// is the workspace's first.
-	RepositoryID   policy.RepositoryID `json:"repository_id,omitempty"`
-	RelativeCwd    string              `json:"relative_cwd,omitempty"`
-	Env            map[string]string   `json:"env,omitempty"` // added to the policy's
-	Limits         policy.Limits       `json:"limits,omitzero"`
-	IdempotencyKey string              `json:"idempotency_key,omitempty"`
+	RepositoryID policy.RepositoryID `json:"repository_id,omitempty"`
+	RelativeCwd  string              `json:"relative_cwd,omitempty"`
+	Env          map[string]string   `json:"env,omitempty"` // added to the policy's
+	Limits       policy.Limits       `json:"limits,omitzero"`
+	// Terminal gives it a terminal, of that size, which AttachWorker connects with;
+	// what it shows is its standard output.
+	Terminal       bool   `json:"terminal,omitempty"`
+	Rows           uint16 `json:"rows,omitempty"`
+	Columns        uint16 `json:"columns,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
 
 // WorkerStatus is a Worker's state.
@@ -371,6 +380,7 @@ type Worker struct {
 	// Secrets are those that it was given, by handle; never their values.
 	Secrets   []policy.SecretUse `json:"secrets,omitempty"`
 	Workspace *Workspace         `json:"workspace,omitempty"` // in detail and list
+	Terminal  bool               `json:"terminal,omitempty"`
 	// Sessions are the last times that somebody entered its sandbox; SessionsBefore
 	// counts those that are not listed any more.
 	Sessions       []Session           `json:"sessions,omitempty"`

@@ -28,6 +28,8 @@ type launch struct {
 	// terminal replaces the stdio entries that are nil.
 	terminal      bool
 	rows, columns uint16
+	// resident leaves the terminal with the Worker.
+	resident      bool
 	logs          bool
 	dieWithParent bool
 	// volatile workspaces are thrown away after a crash: nothing is synced.
@@ -75,7 +77,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		return w, nil, err
 	}
 	w.RepositoryID, w.RelativeCwd = l.repo, l.cwd
-	w.Env, w.Limits = l.env, l.limits
+	w.Env, w.Limits, w.Terminal = l.env, l.limits, l.resident
 	filter, err := compile.Filter(a.SandboxPolicy)
 	if err != nil {
 		return w, nil, err
@@ -160,7 +162,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
-		Terminal: l.terminal, Rows: l.rows, Columns: l.columns,
+		Terminal: l.terminal, Resident: l.resident, Rows: l.rows, Columns: l.columns,
 		Tools: a.SandboxPolicy.Tools, Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}
 	req.Egress = l.egress
@@ -287,6 +289,10 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 		l := launch{
 			id: policy.NewWorkerID(), command: req.Command, repo: req.RepositoryID, cwd: req.RelativeCwd,
 			env: req.Env, limits: req.Limits, logs: true,
+			terminal: req.Terminal, resident: req.Terminal, rows: req.Rows, columns: req.Columns,
+		}
+		if l.terminal {
+			l.env = terminalEnv(a, req.Env)
 		}
 		w, launched, err := r.start(ctx, a, l)
 		if err != nil {

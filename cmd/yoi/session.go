@@ -93,6 +93,71 @@ func (a *app) exec(cmd *cobra.Command, f execFlags, argv []string) error {
 	return a.endOfSession(s)
 }
 
+const defaultDetachKeys = "ctrl-p,ctrl-q"
+
+func (a *app) workerAttach() *cobra.Command {
+	var detachKeys string
+	var alone bool
+	c := &cobra.Command{
+		Use: "attach ID", Short: "Connect with a Worker's terminal",
+		Long: `Connect with the terminal of a Worker that was started with --tty, beside whoever
+is connected already. The detach keys, or the end of this command in whatever way,
+leave the Worker as it is. What it writes reaches your terminal as it is, as with
+any remote shell.
+
+Exit codes: 0 when detached; the Worker's own, or 128+n, if it ended; 125 if yoi
+refused or failed.`,
+		Example: "  yoi worker attach wk-0123456789abcdef\n  yoi worker attach --detach-keys ctrl-],q wk-0123456789abcdef",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			keys, err := parseKeys(detachKeys)
+			if err != nil {
+				return err
+			}
+			return a.attach(cmd, argv[0], keys, !alone)
+		},
+	}
+	c.Flags().StringVar(&detachKeys, "detach-keys", defaultDetachKeys, "leave at these `KEYS`: ctrl-X or characters, with commas; \"\" is none")
+	c.Flags().BoolVarP(&alone, "no-stdin", "n", false, "only look")
+	return c
+}
+
+func (a *app) attach(cmd *cobra.Command, id string, keys []byte, stdin bool) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
+	defer cancel()
+	c := a.console(true, stdin)
+	defer c.restore()
+	c.keys, c.left, c.leaves = keys, func() {}, cancel
+	var req runtime.AttachRequest
+	if stdin {
+		req.Rows, req.Columns = windowSize(os.Stdin, a.stdout)
+	}
+	s, err := a.inSession(ctx, c, func(svc runtime.Service, st runtime.SessionStreams) (runtime.Session, error) {
+		return svc.AttachWorker(ctx, policy.WorkerID(id), req, st)
+	})
+	if term.IsTerminal(int(a.stdout.Fd())) && !(err != nil && ctx.Err() == nil) {
+		fmt.Fprint(a.stdout, plainScreen)
+	}
+	switch {
+	case err != nil && ctx.Err() == nil:
+		return err
+	case err != nil || s.End == "detached":
+		fmt.Fprintf(a.stderr, "yoi: detached from %s\n", policy.Printable(id))
+	default:
+		fmt.Fprintf(a.stderr, "yoi: %s has ended\n", policy.Printable(id))
+	}
+	a.code = s.ExitCode
+	if a.json && err == nil {
+		return a.printJSON(s)
+	}
+	return nil
+}
+
+// plainScreen takes back what a full-screen program that goes on, or a hostile one,
+// has set: modes of the terminal by a soft reset (DECSTR), the alternate screen,
+// reports of the mouse and of pasting.
+const plainScreen = "\x1b[!p\x1b[?1047l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
+
 // inSession runs one with the caller's streams.
 func (a *app) inSession(ctx context.Context, c *console, run func(runtime.Service, runtime.SessionStreams) (runtime.Session, error)) (s runtime.Session, err error) {
 	// The signals are the session's from here on.
@@ -134,6 +199,7 @@ type console struct {
 	keys           []byte
 	left           func() // called at the keys
 	detached       bool
+	leaves         func() // what a signal does, where it is not for the session
 }
 
 func (a *app) console(terminal, stdin bool) *console {
@@ -192,6 +258,8 @@ func (c *console) forward(signals <-chan os.Signal, done <-chan struct{}) {
 				default:
 				}
 				c.sizes <- runtime.WindowSize{Rows: rows, Columns: columns}
+			case c.leaves != nil:
+				c.leaves()
 			default:
 				select {
 				case c.signals <- int(n):

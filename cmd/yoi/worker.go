@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -13,16 +14,17 @@ import (
 
 func (a *app) workerCommand() *cobra.Command {
 	return groupCommand("worker", "Start, watch and stop Workers", "  yoi worker spawn ws-… -- make test\n  yoi worker logs -f wk-…\n  yoi worker stop wk-…",
-		a.workerSpawn(), a.workerExec(), a.workerList(), a.workerShow(), a.workerLogs(), a.workerUsage(), a.workerEgress(), a.workerSignal(), a.workerStop(), a.workerWait())
+		a.workerSpawn(), a.workerExec(), a.workerAttach(), a.workerList(), a.workerShow(), a.workerLogs(), a.workerUsage(), a.workerEgress(), a.workerSignal(), a.workerStop(), a.workerWait())
 }
 
 func (a *app) workerSpawn() *cobra.Command {
 	var repo, cwd, key string
 	var env, limits []string
 	var timeout time.Duration
+	var tty bool
 	c := &cobra.Command{
 		Use: "spawn WORKSPACE [flags] -- COMMAND [ARG...]", Short: "Start a command on an Execution Workspace and return",
-		Example: "  yoi worker spawn ws-0123456789abcdef --cwd src -- go test ./...",
+		Example: "  yoi worker spawn ws-0123456789abcdef --cwd src -- go test ./...\n  yoi worker spawn ws-0123456789abcdef --tty -- agent",
 		Args:    args(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			req := runtime.SpawnWorkerRequest{
@@ -37,6 +39,14 @@ func (a *app) workerSpawn() *cobra.Command {
 				return err
 			}
 			req.Limits.WallClock = timeout
+			if req.Terminal = tty; tty {
+				if req.Rows, req.Columns = windowSize(os.Stdin, a.stdout); req.Rows == 0 {
+					req.Rows, req.Columns = 24, 80
+				}
+				if _, set := req.Env["TERM"]; !set && os.Getenv("TERM") != "" {
+					req.Env = withTerm(req.Env)
+				}
+			}
 			return a.withRecovered(cmd.Context(), func(s runtime.Service) error {
 				w, err := s.SpawnWorker(cmd.Context(), req)
 				if err != nil {
@@ -53,6 +63,7 @@ func (a *app) workerSpawn() *cobra.Command {
 	fl.StringArrayVar(&env, "env", nil, "set `K=V`, or pass the caller's K (repeatable)")
 	fl.StringArrayVar(&limits, "limit", nil, "`NAME=VALUE`; see yoi run --help (repeatable)")
 	fl.DurationVar(&timeout, "timeout", 0, "end the command after this `DURATION`")
+	fl.BoolVarP(&tty, "tty", "t", false, "give it a terminal, for yoi worker attach")
 	fl.StringVar(&key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's Worker")
 	return c
 }

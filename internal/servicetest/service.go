@@ -333,6 +333,10 @@ func (s *Service) ExecWorker(ctx context.Context, id policy.WorkerID, req runtim
 	return s.inSession(ctx, "ExecWorker", id, req, st)
 }
 
+func (s *Service) AttachWorker(ctx context.Context, id policy.WorkerID, req runtime.AttachRequest, st runtime.SessionStreams) (runtime.Session, error) {
+	return s.inSession(ctx, "AttachWorker", id, req, st)
+}
+
 // inSession echoes the input, if there is any, says the same on stderr, and passes the
 // first size and signal to the record.
 func (s *Service) inSession(ctx context.Context, method string, id policy.WorkerID, req any, st runtime.SessionStreams) (runtime.Session, error) {

@@ -85,7 +85,7 @@ func WorkerRecord() runtime.Worker {
 		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
 		ToolsDigest: "sha256:" + strings.Repeat("6", 64),
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
-		Sessions:    []runtime.Session{session()}, SessionsBefore: 3,
+		Terminal:    true, Sessions: []runtime.Session{session()}, SessionsBefore: 3,
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true, Exceeded: "disk_bytes",
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,

@@ -172,6 +172,8 @@ type Worker struct {
 	// Env and Limits are what it was given beyond its sandbox policy.
 	Env    map[string]string `json:"env,omitempty"`
 	Limits policy.Limits     `json:"limits,omitzero"`
+	// Terminal says that it has a terminal that stays with it.
+	Terminal bool `json:"terminal,omitempty"`
 	// Sessions are the last times that somebody entered it; SessionsBefore counts
 	// those that are not listed any more.
 	Sessions       []Session `json:"sessions,omitempty"`
