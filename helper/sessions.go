@@ -209,7 +209,11 @@ func (l *Local) initOf(ctx context.Context, id policy.WorkerID) (*os.File, error
 		if proof == nil {
 			return f, nil
 		}
+		ended := hasEnded(f)
 		f.Close()
+		if live, lerr := l.lockHeld(id); ended || lerr == nil && !live {
+			return nil, policy.Errorf(policy.CodeWorkerNotRunning, op, "the worker %s has ended", id)
+		}
 		return nil, policy.Errorf(policy.CodeWorkerNotRunning, op, "the process of worker %s cannot be proved to be its own", id).Because(proof)
 	}
 	if live, lerr := l.lockHeld(id); lerr != nil || !live {

@@ -87,7 +87,7 @@ func WorkerRecord() runtime.Worker {
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
 		Terminal:    true, Sessions: []runtime.Session{session()}, SessionsBefore: 3,
 		Outcome: &runtime.Outcome{
-			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, Lost: true, Exceeded: "disk_bytes",
+			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, TasksDenied: true, Lost: true, Exceeded: "disk_bytes",
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
 			Work: []runtime.Work{{
 				RepositoryID: "app", Head: strings.Repeat("a", 40), CommitCount: 1, Commits: []string{strings.Repeat("a", 40)},

@@ -2,6 +2,7 @@ package sessions
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -88,6 +89,15 @@ func (h *host) sessions(t *testing.T, wk string) []runtime.Session {
 
 func (h *host) exec(wk string, args ...string) *exec.Cmd {
 	return h.Cmd(append([]string{"worker", "exec", wk}, args...)...)
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 const waits = "echo up; exec sleep 1000"
