@@ -15,6 +15,13 @@ STATIC := -trimpath -buildvcs=false -tags netgo,osusergo -ldflags '-s -w'
 # libseccomp is C; linked in, so that the binaries need nothing else to run.
 STATIC_CGO := -trimpath -buildvcs=false -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags "-static"'
 
+# What `yoi version` says. A package needs a number to begin with.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+DEB_VERSION ?= 0.1.0+git$(shell git log -1 --format=%cd.%h --date=format:%Y%m%d 2>/dev/null || date +%Y%m%d)
+# The same sources make the same package.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+static = $(subst -s -w,-s -w -X yoi.dev/yoi-runtime/runtime.Version=$(VERSION),$(1))
+
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,21 +37,40 @@ build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3,
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-layers ./cmd/yoi-layers
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-s3 ./cmd/yoi-s3
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-egress ./cmd/yoi-egress
-	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi-runtimed ./cmd/yoi-runtimed
-	CGO_ENABLED=1 $(GO) build $(STATIC_CGO) -o bin/yoi ./cmd/yoi
+	CGO_ENABLED=1 $(GO) build $(call static,$(STATIC_CGO)) -o bin/yoi-runtimed ./cmd/yoi-runtimed
+	CGO_ENABLED=1 $(GO) build $(call static,$(STATIC_CGO)) -o bin/yoi ./cmd/yoi
+
+.PHONY: man
+man: ## dist/man: manual pages, of the commands' own help
+	@rm -rf dist/man && mkdir -p dist/man
+	@for c in yoi yoi-runtimed yoi-helper; do $(GO) run -tags manpage ./cmd/$$c manpages dist/man; done
 
 DESTDIR ?=
 PREFIX ?= /usr
 
 .PHONY: install
-install: build ## the programs and their systemd units, below DESTDIR
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/systemd/system-preset \
-		$(DESTDIR)$(PREFIX)/lib/sysusers.d $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
-	install -m 755 bin/* $(DESTDIR)$(PREFIX)/bin
+install: build man ## the programs, their manual, completions and systemd units, below DESTDIR
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/systemd/system lib/systemd/system-preset lib/sysusers.d lib/tmpfiles.d \
+		share/man/man1 share/man/man8 share/bash-completion/completions share/zsh/vendor-completions share/fish/vendor_completions.d share/doc/yoi-runtime/examples)
+	install -m 755 bin/yoi bin/yoi-runtimed bin/yoi-helper bin/yoi-layers bin/yoi-s3 bin/yoi-egress $(DESTDIR)$(PREFIX)/bin
 	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer systemd/*.slice $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 systemd/yoi.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/60-yoi.preset
 	install -m 644 systemd/yoi.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/yoi.conf
 	install -m 644 systemd/yoi.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/yoi.conf
+	install -m 644 dist/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 dist/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
+	gzip -9nf $(DESTDIR)$(PREFIX)/share/man/man[18]/yoi*.[18]
+	bin/yoi completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/yoi
+	bin/yoi completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_yoi
+	bin/yoi completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/yoi.fish
+	install -m 644 README.md ARCHITECTURE.md docs/*.md $(DESTDIR)$(PREFIX)/share/doc/yoi-runtime
+	awk '/^```/ {n++; next} n == 1 {print $$0 == "" ? "" : "#" $$0}' docs/configuration.md >$(DESTDIR)$(PREFIX)/share/doc/yoi-runtime/examples/config.toml
+
+.PHONY: deb
+deb: ## dist/yoi-runtime_*.deb: a Debian package
+	@rm -rf dist/deb dist/yoi-runtime_*.deb
+	@$(MAKE) --no-print-directory install DESTDIR=dist/deb VERSION=$(DEB_VERSION)
+	@scripts/deb dist/deb $(DEB_VERSION)
 
 .PHONY: demo
 demo: setup build ## the main job on a real repository, from nothing to nothing

@@ -51,6 +51,10 @@ func main() {
 	}
 }
 
+func usageText() string {
+	return fmt.Sprintf(usage, helper.DefaultIDPool.Base, helper.DefaultIDPool.Count)
+}
+
 type config struct {
 	root, socket string
 	allow        []uint32
@@ -62,7 +66,7 @@ func parse() (c config, err error) {
 	c.pool = helper.DefaultIDPool
 	var allow string
 	base, count := uint(c.pool.Base), uint(c.pool.Count)
-	flag.Usage = func() { fmt.Fprintf(flag.CommandLine.Output(), usage, c.pool.Base, c.pool.Count) }
+	flag.Usage = func() { fmt.Fprint(flag.CommandLine.Output(), usageText()) }
 	flag.StringVar(&c.root, "runtime-root", "", "")
 	flag.StringVar(&c.socket, "socket", "", "")
 	flag.StringVar(&allow, "allow-uid", "", "")

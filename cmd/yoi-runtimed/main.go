@@ -33,6 +33,22 @@ type flags struct {
 func main() {
 	var f flags
 	usage := false
+	c := command(&f, &usage)
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	if err := c.ExecuteContext(ctx); err != nil {
+		d := policy.AsDiagnostic(err)
+		if usage {
+			fmt.Fprintf(os.Stderr, "yoi-runtimed: %v\n", err)
+			os.Exit(2)
+		}
+		fmt.Fprintf(os.Stderr, "yoi-runtimed: %v\nhint: %s\ncode: %s\n", err, d.Hint, d.Code)
+		os.Exit(1)
+	}
+}
+
+// command is the program's command line. usage tells whether a mistake was made on it.
+func command(f *flags, usage *bool) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "yoi-runtimed",
 		Short: "Serve a Runtime root on a unix socket",
@@ -45,10 +61,10 @@ Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
 		SilenceErrors: true, SilenceUsage: true, Version: runtime.Version,
 		Args: func(cmd *cobra.Command, argv []string) error {
 			err := cobra.NoArgs(cmd, argv)
-			usage = err != nil
+			*usage = err != nil
 			return err
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), *f) },
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.root, "runtime-root", os.Getenv("YOI_RUNTIME_ROOT"), "the Runtime root `DIR` (env YOI_RUNTIME_ROOT)")
@@ -58,18 +74,8 @@ Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
 	fl.StringArrayVar(&f.groups, "allow-group", nil, "admit the members of this `GROUP`, by name or id (repeatable)")
 	fl.StringVar(&f.workspace, "workspace", "", "legacy: register the repository at `DIR` at the start; use yoi repo add")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log every request")
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { usage = true; return err })
-	if err := c.ExecuteContext(ctx); err != nil {
-		d := policy.AsDiagnostic(err)
-		if usage {
-			fmt.Fprintf(os.Stderr, "yoi-runtimed: %v\n", err)
-			os.Exit(2)
-		}
-		fmt.Fprintf(os.Stderr, "yoi-runtimed: %v\nhint: %s\ncode: %s\n", err, d.Hint, d.Code)
-		os.Exit(1)
-	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { *usage = true; return err })
+	return c
 }
 
 func serve(ctx context.Context, f flags) (err error) {

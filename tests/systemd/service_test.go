@@ -2,8 +2,11 @@ package systemd
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"os/exec"
-	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
@@ -16,26 +19,55 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
+// pack makes the package, once, and the same as a later version.
+var pack = sync.OnceValues(func() (debs [2]string, err error) {
+	module, err := rig.ModuleDir()
+	if err != nil {
+		return debs, err
+	}
+	dir, err := os.MkdirTemp("", "deb") // testenv's supervisor removes it
+	if err != nil {
+		return debs, err
+	}
+	run := func(args ...string) {
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir = module
+		cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1767225600", "DPKG_DEB_COMPRESSOR_LEVEL=0")
+		if out, rerr := cmd.CombinedOutput(); rerr != nil && err == nil {
+			err = fmt.Errorf("%q: %w\n%s", args, rerr, out)
+		}
+	}
+	run("make", "--silent", "install", "DESTDIR="+dir+"/tree")
+	for i, version := range []string{"1.0", "1.1"} {
+		if err == nil {
+			run("scripts/deb", dir+"/tree", version, dir)
+		}
+		debs[i] = fmt.Sprintf("%s/yoi-runtime_%s_amd64.deb", dir, version)
+	}
+	return debs, err
+})
+
+// install installs a version of the package on the machine.
+func install(t *testing.T, h *host.Host, version int) {
+	t.Helper()
+	debs, err := pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(debs[version])
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Write("/var/tmp/yoi-runtime.deb", string(b), 0o644)
+	h.OK("dpkg", "--install", "/var/tmp/yoi-runtime.deb")
+}
+
 // installed boots a machine and sets the service up on it as the README says, with a
 // user who may use it and a repository of hers.
 func installed(t *testing.T) *host.Host {
 	t.Helper()
 	h := host.New(t)
-	tree := t.TempDir()
-	module, err := rig.ModuleDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("make", "--silent", "install", "DESTDIR="+tree)
-	cmd.Dir = module
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("make install: %v\n%s", err, out)
-	}
-	// The tree's own top directories would replace the machine's links.
-	h.Copy(filepath.Join(tree, "usr"), "/usr")
-	h.OK("systemd-sysusers")
-	h.OK("systemd-tmpfiles", "--create")
-	h.OK("systemctl", "daemon-reload")
+	install(t, h, 0)
 	h.OK("systemctl", "enable", "--now", "yoi-helper.socket", "yoi-runtimed.socket", "yoi-gc.timer")
 	h.OK("useradd", "--create-home", "--groups", "yoi", "agent")
 	h.OK("install", "-d", "-o", "agent", "/srv/app")
@@ -157,4 +189,54 @@ func TestPowerLoss(t *testing.T) {
 	yoi(h, "ws", "rm", kept.ID).Want(0)
 	h.OK("systemctl", "stop", "yoi-runtimed", "yoi-helper")
 	h.OK("yoi", "--runtime-root", "/var/lib/yoi", "ledger", "verify")
+}
+
+// TestPackage: lintian finds no error; an upgrade loses no Worker and no exit code;
+// removing ends every Worker and keeps the data; purging leaves no trace.
+func TestPackage(t *testing.T) {
+	before := host.New(t)
+	names := func(h *host.Host) string {
+		return h.OK("find", "/usr", "/etc", "/var/lib", "/run", "-xdev", "-name", "yoi*", "-not", "-path", "/var/lib/systemd/*")
+	}
+	was := names(before)
+	before.Kill()
+	h := installed(t)
+	debs, err := pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("lintian", "--allow-root", "--fail-on", "error", debs[0]).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out := h.OK("sh", "-c", "man yoi-run | head -4; bash -c '. /usr/share/bash-completion/completions/yoi && complete -p yoi'"); !strings.Contains(out, "yoi-run - Run a command") || !strings.Contains(out, "__start_yoi yoi") {
+		t.Errorf("%s", out)
+	}
+	yoi(h, "repo", "add", "/srv/app").Want(0)
+	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+	wk := answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done"))
+	h.Eventually("the worker is ready", func() bool { return yoi(h, "worker", "logs", wk.ID).Stdout == "ready\n" })
+	pid := h.OK("systemctl", "show", "--property=MainPID", "--value", "yoi-runtimed", "yoi-helper")
+	install(t, h, 1)
+	if now := h.OK("systemctl", "show", "--property=MainPID", "--value", "yoi-runtimed", "yoi-helper"); now == pid {
+		t.Errorf("the upgrade left the old services running: %q", now)
+	}
+	yoi(h, "worker", "signal", wk.ID, "USR1").Want(0)
+	if w := ended(t, h, wk.ID); w.Outcome == nil || w.Outcome.ExitCode == nil || *w.Outcome.ExitCode != 5 {
+		t.Errorf("the worker over the upgrade: %+v", w)
+	}
+	answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "987654"))
+	h.OK("dpkg", "--remove", "yoi-runtime")
+	if r := h.Run("pgrep", "--full", "--list-full", "^sleep 987654"); r.Code == 0 {
+		t.Errorf("a worker outlives the package: %s", r.Stdout)
+	}
+	if r := h.Run("test", "-d", "/var/lib/yoi/execution-workspaces/"+ws.ID); r.Code != 0 {
+		t.Error("removing the package lost a workspace that was to be kept")
+	}
+	h.OK("dpkg", "--purge", "yoi-runtime")
+	if now := names(h); now != was {
+		t.Errorf("purging leaves\n%sof what was\n%s", now, was)
+	}
+	if r := h.Run("id", "yoi"); r.Code == 0 {
+		t.Error("the user yoi is left")
+	}
 }

@@ -46,6 +46,9 @@ func format(disk string) error {
 	for _, u := range masked {
 		errs = append(errs, os.Symlink("/dev/null", filepath.Join(units, u)))
 	}
+	// A container's ban on starting services is not the machine's: a whiteout.
+	sbin := filepath.Join(layerDir(disk, 0, "upper"), "sbin")
+	errs = append(errs, os.MkdirAll(sbin, 0o755), unix.Mknod(filepath.Join(sbin, "policy-rc.d"), unix.S_IFCHR, 0))
 	errs = append(errs, os.WriteFile(filepath.Join(layerDir(disk, 1, "upper"), "hostname"), []byte("host\n"), 0o644),
 		os.WriteFile(filepath.Join(layerDir(disk, 1, "upper"), "machine-id"), nil, 0o444),
 		os.WriteFile(filepath.Join(layerDir(disk, 1, "upper"), "fstab"), nil, 0o644))
