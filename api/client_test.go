@@ -30,6 +30,7 @@ func TestClientIsTheService(t *testing.T) {
 		reflect.TypeFor[policy.AllocationID](): servicetest.Allocation,
 		reflect.TypeFor[policy.WorkerID]():     servicetest.Worker,
 		reflect.TypeFor[policy.PatchDigest]():  servicetest.Patch,
+		reflect.TypeFor[policy.BundleDigest](): policy.BundleDigest(servicetest.Patch),
 
 		reflect.TypeFor[policy.SnapshotDigest](): policy.SnapshotDigest(servicetest.Patch),
 	}

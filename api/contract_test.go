@@ -102,7 +102,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"RepositoryOptions": policy.RepositoryOptions{}, "GCReport": runtime.GCReport{}, "GCItem": runtime.GCItem{}, "CacheUse": policy.CacheUse{}, "QuotaEvidence": policy.QuotaEvidence{}, "RecoveryReport": runtime.RecoveryReport{}, "Event": runtime.Event{},
 		"LedgerRecord": runtime.LedgerRecord{}, "LedgerReport": runtime.LedgerReport{}, "LedgerStreamInfo": runtime.LedgerStreamInfo{},
 		"Image": runtime.Image{}, "ImageList": imageList{}, "RootImage": runtime.RootImage{},
-		"Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{}, "SourceState": runtime.SourceState{},
+		"Bundle": runtime.Bundle{}, "BundleList": bundleList{}, "Patch": runtime.Patch{}, "PatchList": patchList{}, "DirtyState": runtime.DirtyState{}, "SourceState": runtime.SourceState{},
 		"StoredSnapshot": runtime.StoredSnapshot{}, "StoredSnapshotItem": runtime.StoredSnapshotItem{}, "StoredSnapshotList": runtime.StoredSnapshotList{},
 		"DiffReport": runtime.DiffReport{}, "RepositoryDiff": runtime.RepositoryDiff{}, "DiffFile": runtime.DiffFile{},
 		"StatusReport": runtime.StatusReport{}, "RepositoryStatus": runtime.RepositoryStatus{}, "StatusEntry": runtime.StatusEntry{},
@@ -188,6 +188,9 @@ var examples = map[string]example{
 	"listPatches":          {path: "/v1/patches"},
 	"addPatch":             {"/v1/patches", `{"content":"ZGlmZg=="}`},
 	"removePatch":          {path: "/v1/patches/3333333333333333333333333333333333333333333333333333333333333333"},
+	"listBundles":          {path: "/v1/config-bundles"},
+	"addBundle":            {"/v1/config-bundles", "an archive"},
+	"removeBundle":         {path: "/v1/config-bundles/3333333333333333333333333333333333333333333333333333333333333333"},
 	"listImages":           {path: "/v1/images"},
 	"importImage":          {"/v1/images?name=debian-12&select=debian%3A12&driver=vfs", "an archive"},
 	"getImage":             {path: "/v1/images/debian-12"},
@@ -200,7 +203,7 @@ var examples = map[string]example{
 	"createWorkspace": {"/v1/execution-workspaces", `{"workspace_id":"default","repositories":[{"repository_id":"hello",
 		"selector":{},"scope":["src"],"branch":"b","patch":"sha256:3333333333333333333333333333333333333333333333333333333333333333"}],"strategy":"auto","dirty_state_policy":"clean_point_only",
 		"cleanup_policy":{"mode":"keep_for","for":1,"discard_uncollected":true},"sandbox_policy":{"root":"system",
-		"network":{"mode":"allowlist","rules":["example.org:443"],"transparent":true,"max_bytes":1,"max_connections":2,"idle_timeout":1000000000},"seccomp":"strict","seccomp_allow":["ptrace"],"limits":{"nice":1},"env":{"A":"b"},"tools":["git","/usr/bin/make"],"secrets":[{"handle":"npm","as":"env","name":"NPM_TOKEN"}]},
+		"network":{"mode":"allowlist","rules":["example.org:443"],"transparent":true,"max_bytes":1,"max_connections":2,"idle_timeout":1000000000},"seccomp":"strict","seccomp_allow":["ptrace"],"limits":{"nice":1},"env":{"A":"b"},"config_bundle":"sha256:3333333333333333333333333333333333333333333333333333333333333333","tools":["git","/usr/bin/make"],"secrets":[{"handle":"npm","as":"env","name":"NPM_TOKEN"}]},
 		"idempotency_key":"k"}`},
 	"getWorkspace":     {path: "/v1/execution-workspaces/ws-0123456789abcdef"},
 	"getEvidence":      {path: "/v1/execution-workspaces/ws-0123456789abcdef/evidence"},
@@ -282,7 +285,7 @@ func checkAnswer(t *testing.T, router routers.Router, svc runtime.Service, metho
 	if ex.body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if req.Method == "POST" && req.URL.Path == "/v1/images" {
+	if req.Method == "POST" && (req.URL.Path == "/v1/images" || req.URL.Path == "/v1/config-bundles") {
 		req.Header.Set("Content-Type", "application/x-tar")
 	}
 	if strings.HasSuffix(req.URL.Path, "/exec") || strings.HasSuffix(req.URL.Path, "/attach") {

@@ -51,9 +51,8 @@ func (c *call) importImage() error {
 	if c.query.err != nil {
 		return c.query.err
 	}
-	if media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != archiveType || len(params) > 0 ||
-		len(c.r.Header.Values("Content-Type")) != 1 || c.r.Header.Get("Content-Encoding") != "" {
-		return badRequest("the Content-Type is not %s, plain", archiveType)
+	if err := c.wantArchive(); err != nil {
+		return err
 	}
 	img, err := c.svc.ImportImage(c.ctx, req, arriving{c})
 	if err != nil {
@@ -63,6 +62,15 @@ func (c *call) importImage() error {
 	}
 	c.w.Header().Set("Location", "/v1/images/"+string(img.Name))
 	return c.reply(http.StatusCreated, img)
+}
+
+// wantArchive refuses a body that is not said to be an archive.
+func (c *call) wantArchive() error {
+	if media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != archiveType || len(params) > 0 ||
+		len(c.r.Header.Values("Content-Type")) != 1 || c.r.Header.Get("Content-Encoding") != "" {
+		return badRequest("the Content-Type is not %s, plain", archiveType)
+	}
+	return nil
 }
 
 const archiveType = "application/x-tar"

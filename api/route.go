@@ -50,6 +50,10 @@ func routes() []route {
 		{method: "POST", path: "/v1/patches", operation: "addPatch", most: maxPatchBody, handle: (*call).addPatch},
 		{method: "DELETE", path: "/v1/patches/{id}", operation: "removePatch", handle: (*call).removePatch},
 
+		{method: "GET", path: "/v1/config-bundles", operation: "listBundles", handle: (*call).listBundles},
+		{method: "POST", path: "/v1/config-bundles", operation: "addBundle", handle: (*call).addBundle},
+		{method: "DELETE", path: "/v1/config-bundles/{id}", operation: "removeBundle", handle: (*call).removeBundle},
+
 		{method: "GET", path: "/v1/images", operation: "listImages", handle: (*call).listImages},
 		{method: "POST", path: "/v1/images", operation: "importImage", once: true, query: []string{"name", "select", "driver"}, handle: (*call).importImage},
 		{method: "GET", path: "/v1/images/{id}", operation: "getImage", handle: (*call).getImage},

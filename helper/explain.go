@@ -37,7 +37,7 @@ func Explain(p policy.SandboxPolicy) ([]View, error) {
 	p = p.Normalize()
 	req := LaunchRequest{
 		AllocationID: "explained", RepositoryID: "REPOSITORY", Root: p.Root,
-		HostNetwork: p.Network.Mode == policy.NetworkHost, NoExec: p.ScratchNoExec,
+		HostNetwork: p.Network.Mode == policy.NetworkHost, NoExec: p.ScratchNoExec, ConfigBundle: p.ConfigBundle,
 		Repositories: []RepositoryTree{{RepositoryID: "REPOSITORY", Strategy: policy.StrategyCopy}},
 	}
 	var views []View
@@ -111,6 +111,8 @@ func viewOf(op mounts.Op, p policy.SandboxPolicy) (View, bool) {
 			if p.ScratchNoExec {
 				what += ", from which nothing is executed"
 			}
+		case at == policy.BundleAt:
+			what = "the configuration bundle " + string(p.ConfigBundle)
 		case strings.HasPrefix(at, objectsAt):
 			what = "the repository's objects in the cache, for git"
 		}

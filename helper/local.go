@@ -253,11 +253,11 @@ func (l *Local) resourcesOf(ctx context.Context, id policy.AllocationID) ([]ledg
 }
 
 // own reports whether a resource is the helper's to release; the others are the
-// repository cache's.
+// repository cache's, and the configuration bundles'.
 func own(r ledger.Resource) bool {
 	switch r.Kind {
 	case ledger.KindDirectory, ledger.KindSubvolume:
-		return !strings.HasPrefix(r.Path, rootdir.Cache+"/")
+		return !strings.HasPrefix(r.Path, rootdir.Cache+"/") && !strings.HasPrefix(r.Path, rootdir.Bundles+"/")
 	case ledger.KindProcess, ledger.KindUIDRange, ledger.KindCgroup, ledger.KindImage, ledger.KindImageReference:
 		return true
 	}

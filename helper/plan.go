@@ -1,6 +1,7 @@
 package helper
 
 import (
+	"errors"
 	"os"
 
 	"yoi.dev/yoi-runtime/internal/rootdir"
@@ -110,6 +111,13 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 		}
 		ops = append(ops, cache...)
 	}
+	if req.ConfigBundle != "" {
+		bundle, err := bundleOp(req.ConfigBundle, src)
+		if err != nil {
+			return mounts.Plan{}, err
+		}
+		ops = append(ops, bundle)
+	}
 	for _, t := range req.Repositories {
 		more, err := repositoryOps(req, t, &direct, src)
 		if err != nil {
@@ -118,6 +126,21 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 		ops = append(ops, more...)
 	}
 	return mounts.Plan{Ops: ops, Layers: layers}, nil
+}
+
+// bundleOp mounts a configuration bundle, as a layer like everything that lies in the
+// Runtime root.
+func bundleOp(d policy.BundleDigest, src sources) (mounts.Op, error) {
+	hex, err := d.Hex()
+	if err != nil {
+		return nil, err
+	}
+	attr := mounts.Attr{ReadOnly: true, NoSuid: true, NoDev: true}
+	layer, err := src.source(rootdir.Bundle(hex)+"/tree", attr)
+	if errors.Is(err, policy.CodeAllocationUnknown) {
+		err = policy.Errorf(policy.CodeBundleUnknown, "helper.launch", "no configuration bundle of that digest is stored").With("bundle", string(d)).Because(err)
+	}
+	return mounts.Overlay{Target: policy.BundleAt, Lower: []mounts.Source{layer}, Attr: attr}, err
 }
 
 // repositoryOps mounts one repository and the cache's objects beside it.

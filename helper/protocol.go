@@ -207,6 +207,8 @@ type LaunchRequest struct {
 	// Tools are the programs that the root has in place of the host's system
 	// directories; none are all of them.
 	Tools []string `json:"tools,omitempty"`
+	// ConfigBundle is the bundle that the sandbox has, "" for none.
+	ConfigBundle policy.BundleDigest `json:"config_bundle,omitempty"`
 	// Secrets go into the sandbox, as files or variables; their values come beside
 	// the request, in LaunchFiles.
 	Secrets []policy.Secret `json:"secrets,omitempty"`
@@ -272,6 +274,11 @@ func (r LaunchRequest) validate() error {
 	}
 	if err := r.validateRoot(); err != nil {
 		return err
+	}
+	if r.ConfigBundle != "" {
+		if _, err := r.ConfigBundle.Hex(); err != nil {
+			return err
+		}
 	}
 	if err := r.validateSecrets(); err != nil {
 		return err

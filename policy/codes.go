@@ -132,6 +132,11 @@ const (
 
 	CodeToolUnknown Code = "tool_unknown"
 
+	CodeBundleUnknown Code = "bundle_unknown"
+	CodeBundleInUse   Code = "bundle_in_use"
+	CodeBundleInvalid Code = "bundle_invalid"
+	CodeBundleCorrupt Code = "bundle_corrupt"
+
 	CodeCwdAbsolute      Code = "relative_cwd_absolute"
 	CodeCwdEscape        Code = "relative_cwd_escape"
 	CodeCwdSymlinkEscape Code = "relative_cwd_symlink_escape"
@@ -317,6 +322,10 @@ var catalog = []Info{
 	{CodeSecretUnavailable, 503, "The store did not give the secret's value", "See that the file, credential or command that config.toml names for it is there and that the daemon's user may use it."},
 	{CodeSecretInvalid, 422, "The secret's value cannot be delivered so", "Deliver it as a file, or mend the value in its store."},
 
+	{CodeBundleUnknown, 404, "No such configuration bundle", "See yoi bundle list, or store it: yoi bundle add DIRECTORY."},
+	{CodeBundleInUse, 409, "Execution workspaces have the configuration bundle", "Remove them first: yoi ws list."},
+	{CodeBundleInvalid, 422, "Not a usable configuration bundle", "Give a directory of files, directories and links that stay within it, up to 4096 entries and 32 MiB."},
+	{CodeBundleCorrupt, 500, "The stored configuration bundle does not have its digest", "Remove it and store it anew: yoi bundle rm, yoi bundle add."},
 	{CodeToolUnknown, 422, "This host has no such tool", "Name a program of the host's /usr/bin or /usr/local, its path, or coreutils, findutils, diffutils, binutils; see yoi policy explain."},
 
 	{CodeCwdAbsolute, 422, "relative_cwd is an absolute path", "Give a path relative to the workspace root."},

@@ -201,6 +201,8 @@ type SandboxPolicy struct {
 	// sandbox, with what they load, in place of its system directories: see
 	// ValidateTools.
 	Tools []string `json:"tools,omitempty"`
+	// ConfigBundle is a stored directory that Workers have at BundleAt, read-only.
+	ConfigBundle BundleDigest `json:"config_bundle,omitempty"`
 	// Secrets are what the Worker gets the use of, by handle.
 	Secrets []Secret `json:"secrets,omitempty"`
 	// Require names protections without which no Worker is launched. Others that
@@ -258,6 +260,11 @@ func (p SandboxPolicy) Validate() error {
 	}
 	if err := ValidateTools(p.Tools, p.Root); err != nil {
 		return err
+	}
+	if p.ConfigBundle != "" {
+		if _, err := p.ConfigBundle.Hex(); err != nil {
+			return err
+		}
 	}
 	if err := ValidateSecrets(p.Secrets, p.Network.Mode); err != nil {
 		return err

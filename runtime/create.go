@@ -94,6 +94,11 @@ type step struct {
 func (c *creation) run(ctx context.Context, steps []step) (a registry.Allocation, err error) {
 	c.began, c.timings = c.r.now(), make(map[string]time.Duration)
 	defer c.closeTrees()
+	release, err := c.holdBundle()
+	if err != nil {
+		return a, err
+	}
+	defer release()
 	steps = append(steps, step{"record", func(ctx context.Context) (err error) { a, err = c.record(ctx); return err }})
 	defer c.r.making.drop(c.key)
 	for i, s := range steps {

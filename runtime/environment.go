@@ -19,6 +19,14 @@ var baseEnvironment = map[string]string{
 	"TMPDIR":  "/tmp",
 }
 
+// bundleEnvironment says where a configuration bundle is.
+func bundleEnvironment(p policy.SandboxPolicy) map[string]string {
+	if p.ConfigBundle == "" {
+		return nil
+	}
+	return map[string]string{"YOI_CONFIG": policy.BundleAt}
+}
+
 // environment merges the base, the policy's and the request's variables into
 // NAME=VALUE, sorted.
 func environment(repo policy.RepositoryID, layers ...map[string]string) []string {

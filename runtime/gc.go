@@ -54,6 +54,9 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 	if err := r.evictPatches(ctx, req.DryRun, &rep); err != nil {
 		return rep, err
 	}
+	if err := r.evictBundles(ctx, req.DryRun, &rep); err != nil {
+		return rep, err
+	}
 	if req.DryRun {
 		return rep, nil
 	}

@@ -42,6 +42,9 @@ func (r *Runtime) Recover(ctx context.Context) (RecoveryReport, error) {
 	if err := r.reconcileImages(ctx, &rep); err != nil {
 		return rep, err
 	}
+	if err := r.recoverBundles(ctx, state, &rep); err != nil {
+		return rep, err
+	}
 	err = r.recoverCache(ctx, state, &rep)
 	if rep.Removed > 0 || rep.Adopted > 0 {
 		r.event("runtime.recovered", string(r.id), map[string]string{

@@ -37,6 +37,12 @@ type Service interface {
 	ListPatches(ctx context.Context) ([]Patch, error)
 	RemovePatch(ctx context.Context, digest policy.PatchDigest) error
 
+	// AddBundle stores the directory that a tar archive holds, for the sandbox policy's
+	// config_bundle.
+	AddBundle(ctx context.Context, archive io.Reader) (Bundle, error)
+	ListBundles(ctx context.Context) ([]Bundle, error)
+	RemoveBundle(ctx context.Context, digest policy.BundleDigest) error
+
 	// ImportImage reads an archive to its end, or to what it takes to refuse it.
 	ImportImage(ctx context.Context, req ImportImageRequest, archive io.Reader) (Image, error)
 	ListImages(ctx context.Context) ([]Image, error)
@@ -474,7 +480,7 @@ type GCReport struct {
 
 // GCItem is one thing that gc removes. Name is an id or a name in the cache.
 type GCItem struct {
-	Kind  string `json:"kind"` // pristine_tree, shared_cache, patch, workspace or leftover
+	Kind  string `json:"kind"` // pristine_tree, shared_cache, patch, config_bundle, workspace or leftover
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"` // of the disk that nothing else shares
 }

@@ -90,6 +90,10 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 		}
 		files.Direct = []*os.File{dir}
 	}
+	if err := r.useBundle(a.SandboxPolicy.ConfigBundle); err != nil {
+		r.closeDirect(l.id)
+		return w, nil, err
+	}
 	uses, err := r.giveSecrets(ctx, a, &l, &files)
 	if err != nil {
 		r.closeDirect(l.id)
@@ -157,13 +161,13 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 	}
 	req := helper.LaunchRequest{
 		WorkerID: l.id, AllocationID: a.ID, Repositories: treesOf(a),
-		Command: l.command, Env: environment(l.repo, imageEnv(a), networkEnvironment(a.SandboxPolicy), cacheEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
+		Command: l.command, Env: environment(l.repo, imageEnv(a), networkEnvironment(a.SandboxPolicy), cacheEnvironment(a.SandboxPolicy), bundleEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
 		RepositoryID: l.repo, RelativeCwd: l.cwd,
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
 		Terminal: l.terminal, Resident: l.resident, Rows: l.rows, Columns: l.columns,
-		Tools: a.SandboxPolicy.Tools, Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
+		Tools: a.SandboxPolicy.Tools, ConfigBundle: a.SandboxPolicy.ConfigBundle, Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}
 	req.Egress = l.egress
 	if _, named := req.Root.Image(); named {

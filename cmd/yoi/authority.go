@@ -11,10 +11,11 @@ import (
 	"yoi.dev/yoi-runtime/runtime"
 )
 
-// authorityFlags are about what a Worker is given: programs and secrets.
+// authorityFlags are about what a Worker is given: programs, configuration and secrets.
 type authorityFlags struct {
 	secrets []string
 	tools   []string
+	bundle  string
 }
 
 func (f *authorityFlags) register(c *cobra.Command, own bool) {
@@ -23,13 +24,14 @@ func (f *authorityFlags) register(c *cobra.Command, own bool) {
 	if own {
 		usage = "give it the use of a secret: `HANDLE[=file:PATH|=env:VAR|=cmd:COMMAND][,as=file|env|http-header][,name=NAME][,host=HOST][,prefix=TEXT]` (repeatable; default as=file, at /run/secrets/HANDLE; without a source the operator's)"
 	}
+	fl.StringVar(&f.bundle, "config-bundle", "", "let it read a stored directory at /run/yoi/config: its `DIGEST` (see yoi bundle add)")
 	fl.StringArrayVar(&f.tools, "tool", nil, "let just this `PROGRAM` of the host exist, with what it loads: a name, a path, or coreutils, findutils, diffutils, binutils (repeatable)")
 	fl.StringArrayVar(&f.secrets, "secret", nil, usage)
 }
 
 // apply puts them into the policy, and returns the caller's own stores.
 func (f *authorityFlags) apply(p *policy.SandboxPolicy) (map[policy.SecretHandle]runtime.CallerSecret, error) {
-	p.Tools = f.tools
+	p.Tools, p.ConfigBundle = f.tools, policy.BundleDigest(f.bundle)
 	var stores map[policy.SecretHandle]runtime.CallerSecret
 	for _, text := range f.secrets {
 		s, store, err := parseSecret(text)

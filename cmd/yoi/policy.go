@@ -82,6 +82,9 @@ func (a *app) underPolicy(file string, flags policy.SandboxPolicy) (policy.Sandb
 			p.Tools = append(p.Tools, t)
 		}
 	}
+	if flags.ConfigBundle != "" {
+		p.ConfigBundle = flags.ConfigBundle
+	}
 	p.Secrets = append(p.Secrets, flags.Secrets...)
 	p.BuildCache = p.BuildCache || flags.BuildCache
 	p.PublishCaches = p.PublishCaches || flags.PublishCaches

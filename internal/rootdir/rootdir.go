@@ -74,6 +74,11 @@ func BaseIndex(id policy.AllocationID, repo policy.RepositoryID) string {
 func External(id policy.AllocationID, repo policy.RepositoryID) string {
 	return Workspace(id) + "/external/" + string(repo)
 }
+
+// Bundle is a configuration bundle's directory, by the digits of its digest: the
+// bundle is "tree" in it.
+func Bundle(hex string) string { return Bundles + "/" + hex }
+
 func Image(id string) string                { return ImageRecords + "/" + id }
 func Scratch(id policy.AllocationID) string { return Workspace(id) + "/scratch" }
 func Worker(id policy.WorkerID) string      { return Workers + "/" + string(id) }

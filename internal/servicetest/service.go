@@ -141,6 +141,22 @@ func (s *Service) RemoveStoredSnapshot(ctx context.Context, store string, digest
 	return s.enter(ctx, "RemoveStoredSnapshot", store, digest)
 }
 
+func (s *Service) AddBundle(ctx context.Context, archive io.Reader) (runtime.Bundle, error) {
+	b, err := io.ReadAll(archive)
+	if err != nil {
+		return runtime.Bundle{}, err
+	}
+	return Bundles()[0], s.enter(ctx, "AddBundle", "", string(b))
+}
+
+func (s *Service) ListBundles(ctx context.Context) ([]runtime.Bundle, error) {
+	return answer(s, Bundles(), s.enter(ctx, "ListBundles", "", nil))
+}
+
+func (s *Service) RemoveBundle(ctx context.Context, digest policy.BundleDigest) error {
+	return s.enter(ctx, "RemoveBundle", string(digest), nil)
+}
+
 func (s *Service) AddPatch(ctx context.Context, req runtime.AddPatchRequest) (runtime.Patch, error) {
 	return Patches()[0], s.enter(ctx, "AddPatch", "", req)
 }

@@ -51,6 +51,10 @@ func Patches() []runtime.Patch {
 	return []runtime.Patch{{Digest: Patch, Bytes: 100, Files: 2, AddedAt: Then, UsedAt: Then}}
 }
 
+func Bundles() []runtime.Bundle {
+	return []runtime.Bundle{{Digest: policy.BundleDigest(Patch), Files: 3, Bytes: 400, UsedAt: Then}}
+}
+
 func Images() []runtime.Image {
 	return []runtime.Image{{
 		Name: "debian-12", ID: "im-0123456789abcdef", Digest: "sha256:" + strings.Repeat("4", 64), Ref: "docker.io/library/debian:12",
@@ -124,7 +128,7 @@ func sandbox() policy.SandboxPolicy {
 			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1,
 			MemoryMax: 1 << 30, MemoryHigh: 1 << 29, SwapMax: 1 << 20, Tasks: 64, CPUPercent: 150, CPUWeight: 50, IOWeight: 50,
 			IORead: 1 << 20, IOWrite: 1 << 20},
-		Tools:   []string{"git"},
+		Tools: []string{"git"}, ConfigBundle: policy.BundleDigest(Patch),
 		Secrets: []policy.Secret{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Prefix: "Bearer "}},
 		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,
 		Quota: policy.Quota{Bytes: 1 << 20, Inodes: 100, Hard: true}, BuildCache: true, PublishCaches: true,
