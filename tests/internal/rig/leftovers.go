@@ -28,6 +28,11 @@ func Leftovers(root string) ([]string, error) {
 			}
 		}
 	}
+	for _, n := range names(filepath.Join(root, "config-bundles")) {
+		if strings.HasPrefix(n, "cb-") {
+			found = append(found, "config-bundles/"+n)
+		}
+	}
 	for _, repo := range names(filepath.Join(root, "repository-cache/git")) {
 		found = append(found, cacheLeftovers(root, repo)...)
 	}

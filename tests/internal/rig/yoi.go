@@ -72,7 +72,7 @@ func (y Yoi) Cmd(args ...string) *exec.Cmd {
 
 func subcommandLength(args []string) int {
 	switch args[0] {
-	case "repo", "patch", "ws", "worker", "ledger":
+	case "repo", "patch", "ws", "worker", "ledger", "bundle":
 		return min(2, len(args))
 	}
 	return 1
