@@ -31,14 +31,23 @@ setup: ## install the Debian packages that building and testing need (root)
 	@scripts/setup
 
 .PHONY: build
-build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3, bin/yoi-egress: static, nothing else needed to run them
+build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3, bin/yoi-egress, bin/yoi-backend: static, nothing else needed to run them
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-helper ./cmd/yoi-helper
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-layers ./cmd/yoi-layers
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-s3 ./cmd/yoi-s3
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-egress ./cmd/yoi-egress
+	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-backend ./cmd/yoi-backend
 	CGO_ENABLED=1 $(GO) build $(call static,$(STATIC_CGO)) -o bin/yoi-runtimed ./cmd/yoi-runtimed
 	CGO_ENABLED=1 $(GO) build $(call static,$(STATIC_CGO)) -o bin/yoi ./cmd/yoi
+
+.PHONY: web
+web: ## check and compile the Backend's scripts into backend/assets (Node 18 or newer)
+	@cd backend/web && npm ci --silent && npm run --silent check && npm run --silent build
+
+.PHONY: demo-web
+demo-web: setup build ## a Runtime and a Backend with this repository as the example; prints the address
+	@scripts/demo-web
 
 .PHONY: man
 man: ## dist/man: manual pages, of the commands' own help

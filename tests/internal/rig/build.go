@@ -43,7 +43,7 @@ func build(name string, tags []string) (string, error) {
 		return "", err
 	}
 	variable, cgo := "STATIC_CGO", "1"
-	if name == "yoi-helper" || name == "yoi-layers" || name == "yoi-s3" || name == "yoi-egress" { // they must link no C
+	if name != "yoi" && name != "yoi-runtimed" { // they must link no C
 		variable, cgo = "STATIC", "0"
 	}
 	flags, err := makeVariable(filepath.Join(module, "Makefile"), variable)

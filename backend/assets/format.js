@@ -1,0 +1,27 @@
+export function ago(then, now) {
+    const s = Math.trunc((now - then) / 1000);
+    if (Math.abs(s) < 5)
+        return "just now";
+    return s < 0 ? `in ${rough(-s)}` : `${rough(s)} ago`;
+}
+function rough(s) {
+    if (s < 60)
+        return `${s} s`;
+    if (s < 3600)
+        return `${Math.floor(s / 60)} min`;
+    if (s < 48 * 3600)
+        return `${Math.floor(s / 3600)} h`;
+    return `${Math.floor(s / 86400)} days`;
+}
+export function bytes(n) {
+    if (n < 1024)
+        return `${n} B`;
+    const units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let v = n / 1024;
+    let i = 0;
+    while (v >= 1023.95 && i < units.length - 1) {
+        v /= 1024;
+        i++;
+    }
+    return `${v.toFixed(1)} ${units[i]}`;
+}

@@ -1,0 +1,164 @@
+package backend
+
+import (
+	"fmt"
+	"html/template"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var templateFuncs = template.FuncMap{
+	"ago": ago, "exact": exact, "bytes": sizeText, "dur": duration, "span": lasted, "short": func(s string) string { return limitText(s, 10) },
+	"join": strings.Join, "quote": quoteCommand, "words": words, "line": func(c []string) string { return limitText(quoteCommand(c), 120) },
+	"spark": spark, "last": lastSample, "add": func(a, b int) int { return a + b },
+	"title": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+	"step": func(name string) string {
+		if t, ok := stepTexts[name]; ok {
+			return t
+		}
+		return name
+	},
+	"event": eventText,
+}
+
+var stepTexts = map[string]string{
+	"register": "Looking up the repository", "policy": "Checking the policy", "resolve": "Resolving the selector", "objects": "Fetching objects",
+	"tree": "Preparing the tree", "materialize": "Making the working tree", "git": "Setting up git", "clean": "Checking the source for changes",
+	"apply": "Applying changes", "record": "Recording evidence",
+}
+
+func exact(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// ago is how long ago something was, as scripts say it too (web/src/format.ts).
+func ago(t time.Time) string { return agoAt(t, time.Now()) }
+
+func agoAt(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case t.IsZero():
+		return "–"
+	case d < 0 && d > -5*time.Second, d >= 0 && d < 5*time.Second:
+		return "just now"
+	case d < 0:
+		return "in " + rough(-d)
+	}
+	return rough(d) + " ago"
+}
+
+func rough(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// duration is a time that something took.
+func duration(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d/time.Microsecond)
+	case d < time.Second:
+		return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond))
+	case d < time.Minute:
+		return fmt.Sprintf("%.3g s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+}
+
+// lasted is the time between two moments; until now for one that has not ended.
+func lasted(from, to time.Time) string {
+	if from.IsZero() {
+		return "–"
+	}
+	if to.IsZero() {
+		to = time.Now()
+	}
+	return duration(max(0, to.Sub(from)))
+}
+
+func sizeText(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	v, i := float64(n)/1024, 0
+	for v >= 1023.95 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	return strconv.FormatFloat(v, 'f', 1, 64) + " " + units[i:i+1] + "iB"
+}
+
+// quoteCommand is a command as splitCommand reads it.
+func quoteCommand(argv []string) string {
+	out := make([]string, len(argv))
+	for i, a := range argv {
+		if a == "" || strings.ContainsAny(a, " \t\n\r\"'\\$`;&|<>*?()#~!{}[]") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		out[i] = a
+	}
+	return strings.Join(out, " ")
+}
+
+// words is an enumeration for people.
+func words(s string) string { return strings.ReplaceAll(s, ",", ", ") }
+
+const (
+	sparkWidth, sparkHeight = 600.0, 90.0
+)
+
+// spark is the points of a chart's line; web/src/chart.ts makes the same.
+func spark(samples []Sample, of string) string {
+	value := func(s Sample) float64 {
+		if of == "cpu" {
+			return s.CPUPercent
+		}
+		return float64(s.MemoryBytes)
+	}
+	most := 0.0
+	for _, s := range samples {
+		most = max(most, value(s))
+	}
+	if of == "cpu" {
+		most = max(most, 100)
+	}
+	if len(samples) < 2 || most == 0 {
+		return ""
+	}
+	first, last := samples[0].At, samples[len(samples)-1].At
+	whole := max(last.Sub(first).Seconds(), 1)
+	var b strings.Builder
+	for _, s := range samples {
+		x := s.At.Sub(first).Seconds() / whole * sparkWidth
+		y := sparkHeight - 4 - value(s)/most*(sparkHeight-8)
+		fmt.Fprintf(&b, "%.1f,%.1f ", x, y)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func lastSample(samples []Sample) *Sample {
+	if len(samples) == 0 {
+		return nil
+	}
+	return &samples[len(samples)-1]
+}
+
+var eventTexts = map[string]string{
+	"workspace.created": "Execution Workspace created", "workspace.removed": "Execution Workspace removed", "workspace.forked": "Forked from another",
+	"workspace.collected": "Commits collected", "workspace.rolled_back": "Rolled back", "worker.started": "Worker started", "worker.ended": "Worker ended",
+}
+
+func eventText(kind string) string {
+	if t, ok := eventTexts[kind]; ok {
+		return t
+	}
+	return kind
+}

@@ -1,0 +1,231 @@
+package backend
+
+import (
+	"context"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+)
+
+// What may be seen. Every answer is built from these types, field by field: a field
+// that a Runtime's answer gains stays here until somebody has thought about it.
+
+// Notice is a warning that goes along with a summary.
+type Notice struct {
+	Code     string `json:"code"`
+	Severity string `json:"severity"`
+	Message  string `json:"message"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+// Point is what a selector resolved to.
+type Point struct {
+	RepositoryID string    `json:"repository_id"` // the configured id
+	CommitID     string    `json:"commit_id"`
+	TreeID       string    `json:"tree_id"`
+	Selector     string    `json:"selector"`
+	Subject      string    `json:"subject,omitempty"` // untrusted text
+	CommittedAt  time.Time `json:"committed_at,omitzero"`
+	ResolvedAt   time.Time `json:"resolved_at"`
+	Scope        []string  `json:"scope,omitempty"`
+}
+
+// Short is a commit id for people.
+func (p Point) Short() string { return limitText(p.CommitID, 10) }
+
+// Disk is what an Execution Workspace occupies.
+type Disk struct {
+	ExclusiveBytes  int64     `json:"exclusive_bytes"`  // that nothing else shares
+	ReferencedBytes int64     `json:"referenced_bytes"` // with what it shares
+	Partial         bool      `json:"partial,omitempty"`
+	MeasuredAt      time.Time `json:"measured_at"`
+}
+
+// ExecutionWorkspace is the safe summary of an allocation.
+type ExecutionWorkspace struct {
+	ID                 string    `json:"id"` // the allocation id
+	WorkspaceID        string    `json:"workspace_id"`
+	Status             string    `json:"status"`
+	Points             []Point   `json:"repository_points"`
+	Strategy           string    `json:"strategy"`
+	StrategyReason     string    `json:"strategy_reason,omitempty"`
+	DirtyState         string    `json:"dirty_state_policy"`
+	Cleanup            string    `json:"cleanup_policy"` // "keep_for:2h0m0s"
+	DiscardUncollected bool      `json:"discard_uncollected,omitempty"`
+	Roots              []string  `json:"roots"` // where a Worker sees its repositories
+	CreatedAt          time.Time `json:"created_at"`
+	CreatedBy          string    `json:"created_by,omitempty"`
+	StoppedAt          time.Time `json:"stopped_at,omitzero"`
+	RemovedAt          time.Time `json:"removed_at,omitzero"`
+	Ancestor           string    `json:"ancestor,omitempty"`
+	WorkerID           string    `json:"worker_id,omitempty"` // the last Worker
+	// Disk is the last measurement, absent before the first.
+	Disk    *Disk    `json:"disk,omitempty"`
+	Notices []Notice `json:"notices,omitempty"`
+}
+
+// Gone says that nothing can be done with it any more.
+func (e ExecutionWorkspace) Gone() bool {
+	return e.Status == string(runtime.WorkspaceRemoved) || e.Status == string(runtime.WorkspaceCleanupPending)
+}
+
+// ExecutionWorkspaceList is a page, newest first.
+type ExecutionWorkspaceList struct {
+	Items []ExecutionWorkspace `json:"items"`
+	Next  string               `json:"next,omitempty"`
+}
+
+// Outcome is how a Worker ended.
+type Outcome struct {
+	ExitCode     int           `json:"exit_code"` // 128+number for a signal
+	Signal       string        `json:"signal,omitempty"`
+	TimedOut     bool          `json:"timed_out,omitempty"`
+	OOMKilled    bool          `json:"oom_killed,omitempty"`
+	Lost         bool          `json:"lost,omitempty"`
+	Exceeded     string        `json:"quota_exceeded,omitempty"`
+	UserTime     time.Duration `json:"user_time_ns"`
+	SystemTime   time.Duration `json:"system_time_ns"`
+	WallTime     time.Duration `json:"wall_time_ns"`
+	MaxRSS       int64         `json:"max_rss_bytes"`
+	Commits      int           `json:"commits"`
+	ChangedPaths int           `json:"changed_paths"`
+	DiffDigest   string        `json:"diff_digest,omitempty"`
+}
+
+// Worker is the safe summary of a Worker.
+type Worker struct {
+	ID           string    `json:"id"`
+	AllocationID string    `json:"allocation_id"`
+	WorkspaceID  string    `json:"workspace_id"`
+	Status       string    `json:"status"`
+	Command      []string  `json:"command"`
+	RelativeCwd  string    `json:"relative_cwd"`
+	CreatedAt    time.Time `json:"created_at"`
+	StartedAt    time.Time `json:"started_at,omitzero"`
+	EndedAt      time.Time `json:"ended_at,omitzero"`
+	StartedBy    string    `json:"started_by,omitempty"`
+	Outcome      *Outcome  `json:"outcome,omitempty"`
+	// ExecutionWorkspace is the summary of what it runs in.
+	ExecutionWorkspace *ExecutionWorkspace `json:"execution_workspace,omitempty"`
+	Notices            []Notice            `json:"notices,omitempty"`
+}
+
+// Live says that it has not ended.
+func (w Worker) Live() bool {
+	return w.Status == string(runtime.WorkerRunning) || w.Status == string(runtime.WorkerStarting)
+}
+
+// WorkerList is a page, newest first.
+type WorkerList struct {
+	Items []Worker `json:"items"`
+	Next  string   `json:"next,omitempty"`
+}
+
+// Evidence is proof of what an Execution Workspace is made of.
+type Evidence struct {
+	AllocationID  string                   `json:"allocation_id"`
+	Points        []Point                  `json:"repository_points"`
+	Strategy      string                   `json:"strategy"`
+	Reason        string                   `json:"strategy_reason"`
+	DirtyState    string                   `json:"dirty_state_policy"`
+	Changes       []Change                 `json:"dirty_state,omitempty"`
+	SandboxDigest string                   `json:"sandbox_policy_digest"`
+	SeccompDigest string                   `json:"seccomp_digest"`
+	Seccomp       string                   `json:"seccomp_profile"`
+	Network       string                   `json:"network"`
+	Root          string                   `json:"root"`
+	Files         int64                    `json:"files"`
+	Bytes         int64                    `json:"bytes"`
+	CreatedAt     time.Time                `json:"created_at"`
+	Timings       map[string]time.Duration `json:"timings_ns"`
+	Notices       []Notice                 `json:"notices,omitempty"`
+}
+
+// Change is what came along uncommitted.
+type Change struct {
+	RepositoryID string `json:"repository_id"`
+	Kind         string `json:"kind"`
+	Digest       string `json:"digest"`
+	Files        int    `json:"files"`
+	Bytes        int64  `json:"bytes"`
+}
+
+// pointsOf leaves a snapshot's digest and what else a Runtime knows behind.
+func (b *Backend) pointsOf(ws string, points []policy.RepositoryPoint) []Point {
+	out := make([]Point, 0, len(points))
+	for _, p := range points {
+		out = append(out, Point{
+			RepositoryID: b.names.configured(ws, p.RepositoryID), CommitID: p.CommitID, TreeID: p.TreeID,
+			Selector: p.Selector.String(), Subject: p.Subject, CommittedAt: p.CommittedAt, ResolvedAt: p.ResolvedAt, Scope: p.Scope,
+		})
+	}
+	return out
+}
+
+// summary is what may be seen of a Runtime's workspace.
+func (b *Backend) summary(ctx context.Context, ws string, v runtime.Workspace) ExecutionWorkspace {
+	e := ExecutionWorkspace{
+		ID: string(v.ID), WorkspaceID: ws, Status: string(v.Status), Points: b.pointsOf(ws, v.Points),
+		Strategy: string(v.Strategy), StrategyReason: b.scrub(v.StrategyReason), DirtyState: string(v.DirtyState),
+		Cleanup: cleanupText(v.Cleanup), DiscardUncollected: v.Cleanup.DiscardUncollected, Roots: v.Roots,
+		CreatedAt: v.CreatedAt, StoppedAt: v.StoppedAt, RemovedAt: v.RemovedAt,
+		Ancestor: string(v.Ancestor), WorkerID: string(v.WorkerID), Notices: b.scrubbed(v.Diagnostics),
+		Disk: b.disks.last(v.ID),
+	}
+	if c, err := b.store.CreationOf(ctx, ws, e.ID); err == nil { // who made it is worth no failure
+		e.CreatedBy = c.Actor
+	}
+	return e
+}
+
+func cleanupText(p policy.CleanupPolicy) string {
+	if p.Mode == policy.KeepFor {
+		return string(p.Mode) + ":" + p.For.String()
+	}
+	return string(p.Mode)
+}
+
+func (b *Backend) workerOf(ctx context.Context, ws string, v runtime.Worker) Worker {
+	w := Worker{
+		ID: string(v.ID), AllocationID: string(v.AllocationID), WorkspaceID: ws, Status: string(v.Status),
+		Command: v.Command, RelativeCwd: v.RelativeCwd, CreatedAt: v.CreatedAt, StartedAt: v.StartedAt, EndedAt: v.EndedAt,
+		Notices: b.scrubbed(v.Diagnostics),
+	}
+	if w.RelativeCwd == "" {
+		w.RelativeCwd = "."
+	}
+	if o := v.Outcome; o != nil {
+		w.Outcome = &Outcome{
+			ExitCode: o.ExitCode, Signal: o.Signal, TimedOut: o.TimedOut, OOMKilled: o.OOMKilled, Lost: o.Lost, Exceeded: o.Exceeded,
+			UserTime: o.UserTime, SystemTime: o.SystemTime, WallTime: o.WallTime, MaxRSS: o.MaxRSS,
+		}
+		for _, k := range o.Work {
+			w.Outcome.Commits += k.CommitCount
+			w.Outcome.ChangedPaths += k.ChangedPaths
+			w.Outcome.DiffDigest = k.DiffDigest
+		}
+	}
+	if v.Workspace != nil {
+		e := b.summary(ctx, ws, *v.Workspace)
+		w.ExecutionWorkspace = &e
+	}
+	if by, err := b.store.LaunchedBy(ctx, ws, w.ID); err == nil {
+		w.StartedBy = by
+	}
+	return w
+}
+
+func (b *Backend) evidenceOf(ws string, v runtime.Evidence) Evidence {
+	s := v.SandboxPolicy.Normalize()
+	e := Evidence{
+		AllocationID: string(v.AllocationID), Points: b.pointsOf(ws, v.Points), Strategy: string(v.Strategy), Reason: b.scrub(v.StrategyReason),
+		DirtyState: string(v.DirtyState), SandboxDigest: v.SandboxDigest, SeccompDigest: v.SeccompDigest,
+		Seccomp: string(s.Seccomp), Network: string(s.Network.Mode), Root: string(s.Root),
+		Files: v.Files, Bytes: v.Bytes, CreatedAt: v.CreatedAt, Timings: v.Timings, Notices: b.scrubbed(v.Diagnostics),
+	}
+	for _, c := range v.Changes {
+		e.Changes = append(e.Changes, Change{RepositoryID: b.names.configured(ws, c.RepositoryID), Kind: string(c.Kind), Digest: c.Digest, Files: c.Files, Bytes: c.Bytes})
+	}
+	return e
+}
