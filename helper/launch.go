@@ -18,6 +18,7 @@ import (
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/policy/seccomp"
 )
 
 // Launch starts a Worker on an allocation: intent, the Worker's directory with
@@ -66,6 +67,8 @@ type attempt struct {
 	groupDirs   map[string]string
 	groupLimits cgroup.Limits
 	warnings    []policy.Diagnostic
+	// audit is nil unless the Worker's refusals are told.
+	audit       *audit
 	toolsDigest string
 	// secrets are wiped when the attempt is over.
 	secrets secret.Set
@@ -160,7 +163,10 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		closeAll(a.teardown)
 		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
 	}
-	l.watch(req, p, a.resources, a.teardown, a.egress)
+	if p.Notifications != nil {
+		a.audit = startAudit(p.Notifications, a.files.Filter)
+	}
+	l.watch(req, p, a.audit, a.resources, a.teardown, a.egress)
 	return &Launched{Pidfd: pidfd, Terminal: p.Terminal, StartedAt: started, IDBase: a.idRange.base, ToolsDigest: a.toolsDigest, Protections: a.protections, Warnings: a.warnings}, nil
 }
 
@@ -453,6 +459,9 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		Terminal: req.Terminal, Resident: req.Resident,
 	}
 	s.SecretEnv = secretEnv(a.secrets)
+	if req.Audit {
+		s.Filter, s.Notify = seccomp.Notifying(a.files.Filter), true
+	}
 	s.Winsize.Rows, s.Winsize.Cols = req.Rows, req.Columns
 	if a.allocation != nil {
 		s.Hold = append(s.Hold, a.allocation)

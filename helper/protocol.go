@@ -200,6 +200,8 @@ type LaunchRequest struct {
 	// Mounts says that the Worker may mount in namespaces of its own, which
 	// Landlock's restriction of files would take away.
 	Mounts bool `json:"mounts,omitempty"`
+	// Audit has the filter's refusals counted and told in the outcome.
+	Audit bool `json:"audit,omitempty"`
 	// Require are the protections without which there is no launch.
 	Require []policy.Protection `json:"require,omitempty"`
 	// Image is the root of the profile image:NAME.

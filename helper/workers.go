@@ -105,7 +105,7 @@ func startTime(pid int) uint64 {
 
 // watch waits for a launched process in a goroutine of its own and releases the
 // Worker's process and uid range once it has ended.
-func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource, teardown []*os.File, proxy *nsexec.Process) {
+func (l *Local) watch(req LaunchRequest, p *nsexec.Process, audit *audit, rs []ledger.Resource, teardown []*os.File, proxy *nsexec.Process) {
 	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, done: make(chan struct{}),
 		teardown: teardown, workDirs: workDirs(req), rs: rs, egress: proxy}
 	l.mu.Lock()
@@ -114,6 +114,9 @@ func (l *Local) watch(req LaunchRequest, p *nsexec.Process, rs []ledger.Resource
 	l.guardQuota(w)
 	go func() {
 		o, err := p.Wait(context.Background())
+		if audit != nil {
+			o.Denied = l.endAudit(w.id, audit)
+		}
 		l.finish(w, o, err)
 	}()
 }
@@ -255,6 +258,7 @@ func (l *Local) recorded(ctx context.Context, id policy.WorkerID) (nsexec.Outcom
 		}
 		o = nsexec.Outcome{Lost: true}
 	}
+	o.Denied = l.deniedTo(id)
 	return l.withLimits(id, o), nil
 }
 

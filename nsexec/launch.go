@@ -197,7 +197,14 @@ func (l *launching) attend() error {
 		}
 	}
 	if l.spec.OOMScoreAdj != 0 && l.spec.UIDMap != nil {
-		return l.writeOOMScore()
+		if err := l.writeOOMScore(); err != nil {
+			return err
+		}
+	}
+	if l.spec.Notify {
+		listener, err := receiveFile(l.sync)
+		l.process.Notifications = listener
+		return err
 	}
 	return nil
 }

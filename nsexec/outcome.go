@@ -21,6 +21,9 @@ type Outcome struct {
 	// TasksDenied is never set here either: forks were refused because of a limit
 	// of all processes together.
 	TasksDenied bool
+	// Denied is never set here: whoever answers the filter's notifications counts
+	// what it refused.
+	Denied []Denial
 	// Lost: PID 1 ended without an outcome record, because it was killed from
 	// outside or its launcher died.
 	Lost bool
@@ -34,6 +37,14 @@ type Outcome struct {
 	MaxRSS     int64 // bytes, of the largest process
 	StartedAt  time.Time
 	EndedAt    time.Time
+}
+
+// Denial is a system call that was refused.
+type Denial struct {
+	Call    int32  // its number
+	Errno   uint16 // the answer
+	Program string // that made it, by its own word (comm)
+	Count   uint64
 }
 
 // OutcomeSize is the size of the record that PID 1 writes at the start of the

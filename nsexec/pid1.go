@@ -61,11 +61,9 @@ func (b *script) terminal() {
 		return
 	}
 	b.step("allocating the terminal", policy.CodeLaunchFailed, "")
-	// struct cmsghdr with one descriptor, 4 bytes of padding (cmsg(3)).
-	control := b.Space(24)
+	message, control := b.message("t")
 	b.Add(unix.SYS_OPENAT, atCwd, b.Str(ptmx(b.spec.Plan)), num(unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC), num(0)).
-		Save(slotMaster).Store(control, 16)
-	replay.Put(b.Program, control, unix.Cmsghdr{Len: 20, Level: unix.SOL_SOCKET, Type: unix.SCM_RIGHTS})
+		Save(slotMaster).Store(control, rightsAt)
 	b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCSPTLCK), b.Space(4))
 	if w := b.spec.Winsize; w.Rows != 0 || w.Cols != 0 {
 		b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCSWINSZ), replay.Struct(b.Program, unix.Winsize{Row: w.Rows, Col: w.Cols}))
@@ -74,10 +72,21 @@ func (b *script) terminal() {
 	if b.spec.Resident {
 		return
 	}
-	iov := replay.Struct(b.Program, [2]uint64{replay.Address(b.Str("t")), 1})
-	msg := replay.Struct(b.Program, [7]uint64{0, 0, replay.Address(iov), 1, replay.Address(control), 24, 0})
-	b.Add(unix.SYS_SENDMSG, num(b.syncFD), msg, num(unix.MSG_NOSIGNAL)).Expect(1)
+	b.Add(unix.SYS_SENDMSG, num(b.syncFD), message, num(unix.MSG_NOSIGNAL)).Expect(1)
 	b.Add(unix.SYS_CLOSE, slotMaster.Arg())
+}
+
+// rightsAt is where a descriptor stands in a message's control data.
+const rightsAt = 16
+
+// message is one for the launcher with a descriptor, to be stored at rightsAt of
+// control.
+func (b *script) message(text string) (message, control replay.Arg) {
+	// struct cmsghdr with one descriptor, 4 bytes of padding (cmsg(3)).
+	control = b.Space(24)
+	replay.Put(b.Program, control, unix.Cmsghdr{Len: 20, Level: unix.SOL_SOCKET, Type: unix.SCM_RIGHTS})
+	iov := replay.Struct(b.Program, [2]uint64{replay.Address(b.Str(text)), uint64(len(text))})
+	return replay.Struct(b.Program, [7]uint64{0, 0, replay.Address(iov), 1, replay.Address(control), 24, 0}), control
 }
 
 // beforeFork opens what PID 1 needs as the init and looks a last time whether

@@ -24,6 +24,9 @@ type Process struct {
 	Pidfd *os.File
 	// Terminal is the pty's master if the Spec asked for one; the caller closes it.
 	Terminal *os.File
+	// Notifications is the filter's listener if the Spec asked for one,
+	// seccomp_unotify(2); the caller closes it.
+	Notifications *os.File
 
 	started time.Time
 	outcome *os.File
@@ -71,7 +74,7 @@ func (p *Process) openOutcome(f *os.File) error {
 
 // abandon closes everything of a launch that failed.
 func (p *Process) abandon() {
-	for _, f := range []*os.File{p.Pidfd, p.Terminal, p.outcome} {
+	for _, f := range []*os.File{p.Pidfd, p.Terminal, p.Notifications, p.outcome} {
 		if f != nil {
 			f.Close()
 		}

@@ -79,6 +79,10 @@ type Spec struct {
 	// Filter is the seccomp program as raw struct sock_filter entries. Empty means
 	// no filter; only tests want that.
 	Filter []byte
+	// Notify makes Process.Notifications of the filter, which answers with
+	// SECCOMP_RET_USER_NOTIF (seccomp.Notifying). Whoever takes it must answer, or
+	// close it.
+	Notify bool
 
 	Rlimits     []Rlimit
 	Nice        int // never less than the launcher's own

@@ -56,6 +56,8 @@ func (s *Spec) validate() error {
 		return bad(policy.CodePolicyInvalid, "only one of the two id maps is given")
 	case len(s.Filter)%8 != 0 || len(s.Filter)/8 > 4096: // BPF_MAXINSNS
 		return bad(policy.CodeSeccompInvalid, "the system call filter is not a whole program of at most 4096 instructions")
+	case s.Notify && len(s.Filter) == 0:
+		return bad(policy.CodeSeccompInvalid, "notifications need a filter")
 	case len(s.Hostname) > 64 || strings.ContainsRune(s.Hostname, 0):
 		return bad(policy.CodePolicyInvalid, "the host name is longer than 64 bytes")
 	case len(s.Hold) > maxHold:

@@ -50,6 +50,9 @@ func (b *script) command(keep int) error {
 		b.step("dropping the last capability", policy.CodeLaunchFailed, "")
 		b.capset(0)
 	}
+	if s.Notify {
+		b.listener()
+	}
 	b.step("closing the launcher's descriptors", policy.CodeLaunchFailed, "")
 	if keep >= 0 {
 		b.Add(unix.SYS_FCNTL, num(keep), num(unix.F_SETFD), num(unix.FD_CLOEXEC))
@@ -58,13 +61,26 @@ func (b *script) command(keep int) error {
 		b.Add(unix.SYS_CLOSE_RANGE, num(3), num(^uint32(0)), num(0))
 	}
 	b.Add(unix.SYS_RT_SIGPROCMASK, num(unix.SIG_SETMASK), replay.Struct(b.Program, uint64(0)), num(0), num(8))
-	if len(s.Filter) > 0 {
-		b.step("loading the system call filter", policy.CodeSeccompInvalid, "")
-		prog := replay.Struct(b.Program, [2]uint64{uint64(len(s.Filter) / 8), replay.Address(b.Bytes(s.Filter))})
-		b.Add(unix.SYS_SECCOMP, num(unix.SECCOMP_SET_MODE_FILTER), num(0), prog)
+	if len(s.Filter) > 0 && !s.Notify {
+		b.filter(0)
 	}
 	b.exec()
 	return nil
+}
+
+func (b *script) filter(flags int) replay.Call {
+	b.step("loading the system call filter", policy.CodeSeccompInvalid, "")
+	f := b.spec.Filter
+	prog := replay.Struct(b.Program, [2]uint64{uint64(len(f) / 8), replay.Address(b.Bytes(f))})
+	return b.Add(unix.SYS_SECCOMP, num(unix.SECCOMP_SET_MODE_FILTER), num(flags), prog)
+}
+
+// listener loads the filter a little earlier and sends its listener to the
+// launcher. What comes between it and the exec every profile allows.
+func (b *script) listener() {
+	message, control := b.message("l")
+	b.filter(unix.SECCOMP_FILTER_FLAG_NEW_LISTENER).Store(control, rightsAt)
+	b.Add(unix.SYS_SENDMSG, num(b.syncFD), message, num(unix.MSG_NOSIGNAL)).Expect(1)
 }
 
 // niceValue is the launcher's own, which the Worker inherits.

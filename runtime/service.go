@@ -400,6 +400,9 @@ type Outcome = registry.Outcome
 // Work is what a Worker left in a repository: commits, and a digest of the diff.
 type Work = registry.Work
 
+// DeniedCall is a system call that a Worker's filter refused.
+type DeniedCall = registry.DeniedCall
+
 // LogsRequest asks for a Worker's output. Limit 0 is everything there is.
 type LogsRequest struct {
 	Stream string `json:"stream,omitempty"` // "stdout" (default) or "stderr"

@@ -165,6 +165,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		RepositoryID: l.repo, RelativeCwd: l.cwd,
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
+		Audit:  a.SandboxPolicy.Seccomp == policy.SeccompAudit,
 		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
 		Terminal: l.terminal, Resident: l.resident, Rows: l.rows, Columns: l.columns,
 		Tools: a.SandboxPolicy.Tools, ConfigBundle: a.SandboxPolicy.ConfigBundle, Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
@@ -266,6 +267,11 @@ func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {
 	out := registry.Outcome{
 		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost, Exceeded: o.Exceeded,
 		OOMKilled: o.OOM, TasksDenied: o.TasksDenied, UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
+	}
+	for _, d := range o.Denied {
+		out.Denied = append(out.Denied, registry.DeniedCall{
+			Call: compile.Name(d.Call), Answer: unix.ErrnoName(unix.Errno(d.Errno)), Program: d.Program, Count: d.Count,
+		})
 	}
 	if !started.IsZero() && end.After(started) {
 		out.WallTime = end.Sub(started)

@@ -111,6 +111,7 @@ func (a *app) run(cmd *cobra.Command, f runFlags, argv []string) error {
 func (a *app) printRun(f runFlags, res runtime.RunResult) {
 	for _, w := range res.Evidence.Workers {
 		a.printWarnings(w.Diagnostics)
+		a.printDenied(w)
 		if w.Outcome != nil && w.Outcome.Exceeded != "" {
 			fmt.Fprintf(a.stderr, "yoi: the command was ended by its quota: %s\n", policy.Printable(w.Outcome.Exceeded))
 		}

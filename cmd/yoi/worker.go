@@ -84,7 +84,19 @@ func (a *app) showWorker(w runtime.Worker) error {
 		return err
 	}
 	a.printWarnings(w.Diagnostics)
+	a.printDenied(w)
 	return nil
+}
+
+// printDenied says on stderr which system calls were refused, under the profile
+// audit.
+func (a *app) printDenied(w runtime.Worker) {
+	if w.Outcome == nil {
+		return
+	}
+	for _, d := range w.Outcome.Denied {
+		fmt.Fprintf(a.stderr, "yoi: refused: %s, by %s: %s, %d times\n", policy.Printable(d.Call), policy.Printable(d.Program), policy.Printable(d.Answer), d.Count)
+	}
 }
 
 func outcome(o *runtime.Outcome) string {

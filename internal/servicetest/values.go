@@ -92,6 +92,7 @@ func WorkerRecord() runtime.Worker {
 		Terminal:    true, Sessions: []runtime.Session{session()}, SessionsBefore: 3,
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, TasksDenied: true, Lost: true, Exceeded: "disk_bytes",
+			Denied:   []runtime.DeniedCall{{Call: "ptrace", Answer: "EPERM", Program: "gdb", Count: 3}},
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
 			Work: []runtime.Work{{
 				RepositoryID: "app", Head: strings.Repeat("a", 40), CommitCount: 1, Commits: []string{strings.Repeat("a", 40)},

@@ -123,8 +123,19 @@ type Outcome struct {
 	// high-water mark of the address space that the child was born in.
 	MaxRSS   int64         `json:"max_rss_bytes"`
 	WallTime time.Duration `json:"wall_time_ns"`
+	// Denied are the system calls that it was refused, under the seccomp profile audit.
+	Denied []DeniedCall `json:"denied,omitempty"`
 	// Work is what it left in each repository.
 	Work []Work `json:"work,omitempty"`
+}
+
+// DeniedCall is a system call that the filter refused. Program is the name that the
+// process gave itself.
+type DeniedCall struct {
+	Call    string `json:"call"`
+	Answer  string `json:"answer"` // "EPERM"
+	Program string `json:"program"`
+	Count   uint64 `json:"count"`
 }
 
 // Work is what a Worker left in a repository, as git says that looks at it inside

@@ -52,7 +52,8 @@ func (p Profile) digest(more []string) (string, error) {
 		Default, BadABI Action
 		Rules           []Rule
 		More            []string
-	}{p.Default, p.BadABI, rules, more})
+		Notifies        bool `json:",omitempty"`
+	}{p.Default, p.BadABI, rules, more, p.Name == policy.SeccompAudit})
 	if err != nil {
 		return "", err
 	}

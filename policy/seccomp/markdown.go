@@ -12,8 +12,8 @@ func Markdown() string {
 	var s strings.Builder
 	s.WriteString("# System calls of a Worker\n\n" +
 		"Made by `go generate ./policy/seccomp` from the profiles; do not edit.\n\n" +
-		"A call that no rule names is answered with ENOSYS, so that programs fall back as on an older kernel\n" +
-		"(`audit`: it is made and logged). That goes for every call newer than Linux 5.17. A call of another ABI (i386's `int 0x80`, x32) kills the process.\n" +
+		"A call that no rule names is answered with ENOSYS, so that programs fall back as on an older kernel.\n" +
+		"That goes for every call newer than Linux 5.17. A call of another ABI (i386's `int 0x80`, x32) kills the process.\n" +
 		"`seccomp_allow` in a policy adds calls, but none that a profile refuses or limits by name.\n\n## Profiles\n\n")
 	for _, p := range Profiles() {
 		fmt.Fprintf(&s, "- `%s`: %s\n", p.Name, p.Why)
@@ -72,8 +72,6 @@ func (a Action) String() string {
 	switch a {
 	case Allow:
 		return "allow"
-	case Log:
-		return "log"
 	case KillProcess:
 		return "kill"
 	case Errno(ePERM):

@@ -65,9 +65,8 @@ var profiles = []Profile{
 			[]Group{noTracing, noHostClock}, refusedEverywhere),
 	},
 	{
-		Name:    policy.SeccompAudit,
-		Why:     "Default, but a call that no rule names is made and logged (SECCOMP_RET_LOG) instead of answered with ENOSYS: to find out what a program needs. What is refused by name stays refused.",
-		Default: Log,
+		Name: policy.SeccompAudit,
+		Why:  "Default, and each refusal is told: which call, by which program, with which answer, how often (SECCOMP_RET_USER_NOTIF; `yoi worker show`, evidence). To find out what a program needs; a refused call takes longer.",
 		Groups: slices.Concat(everywhere, comfort, []Group{plainClone, harmlessPersonality},
 			[]Group{noMounts, noForeignNamespaces, noTracing, noHostState}, refusedEverywhere),
 	},

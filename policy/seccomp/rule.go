@@ -11,7 +11,6 @@ type Action uint32
 
 const (
 	KillProcess Action = 0x80000000
-	Log         Action = 0x7ffc0000
 	Allow       Action = 0x7fff0000
 	errno       Action = 0x00050000
 )

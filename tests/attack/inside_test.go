@@ -165,7 +165,7 @@ func TestAttackTable(t *testing.T) {
 		for i := range table {
 			which = append(which, i)
 		}
-		for _, profile := range []policy.SeccompProfile{policy.SeccompDefault, policy.SeccompStrict} {
+		for _, profile := range []policy.SeccompProfile{policy.SeccompDefault, policy.SeccompStrict, policy.SeccompAudit} {
 			t.Run(fmt.Sprintf("uid %d/%s", uid, profile), func(t *testing.T) {
 				r := inside(t, y, src, string(profile), table, which)
 				for i, v := range verdicts(t, r.Stdout, which) {

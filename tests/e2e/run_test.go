@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
@@ -207,6 +208,36 @@ sys.exit(0 if 4 < n < 16 else 1)`)
 			t.Errorf("%+v", w.Outcome)
 		}
 		y.Run(t, "run", "--limit", "memory_max=1", "--repo", repo.Dir, "--", "true").Want(t, 125)
+	})
+}
+
+// TestAudit: under the profile audit each refusal is told, by call, program and
+// answer; it refuses what default refuses.
+func TestAudit(t *testing.T) {
+	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
+		var ev runtime.Evidence
+		r := y.Run(t, "run", "--json", "--repo", repo.Dir, "--seccomp", "audit", "--", "sh", "-c",
+			`unshare -U true; unshare -U true; python3 -c 'import ctypes; ctypes.CDLL(None).syscall(9000)'; (sleep 60 &) ; exit 6`)
+		r.Want(t, 6).JSON(t, &ev)
+		want := map[registry.DeniedCall]bool{
+			{Call: "unshare", Answer: "EPERM", Program: "unshare", Count: 2}: false,
+			{Call: "9000", Answer: "ENOSYS", Program: "python3", Count: 1}:   false,
+		}
+		for _, d := range ev.Workers[0].Outcome.Denied {
+			if _, ok := want[d]; ok {
+				want[d] = true
+			} else if d.Call != "clone3" { // the C library's first try
+				t.Errorf("told: %+v", d)
+			}
+		}
+		for d, told := range want {
+			if !told {
+				t.Errorf("not told: %+v of %+v", d, ev.Workers[0].Outcome.Denied)
+			}
+		}
+		if !strings.Contains(r.Stderr, "yoi: refused: unshare, by unshare: EPERM, 2 times\n") {
+			t.Errorf("stderr: %s", r.Stderr)
+		}
 	})
 }
 

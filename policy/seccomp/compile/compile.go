@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 
 	libseccomp "github.com/seccomp/libseccomp-golang"
 	"golang.org/x/sys/unix"
@@ -65,6 +66,16 @@ func extend(p seccomp.Profile, names []string) ([]seccomp.Rule, error) {
 		rules = append(rules, seccomp.Rule{Call: n, Action: seccomp.Allow})
 	}
 	return rules, nil
+}
+
+// Name is the name of a call by its number on the machine's own architecture, or
+// the number itself if it is newer than libseccomp.
+func Name(nr int32) string {
+	name, err := libseccomp.ScmpSyscall(nr).GetName()
+	if err != nil {
+		return strconv.Itoa(int(nr))
+	}
+	return name
 }
 
 // number is the call's number on the machine's own architecture.
@@ -175,8 +186,6 @@ func action(a seccomp.Action) libseccomp.ScmpAction {
 	switch a {
 	case seccomp.Allow:
 		return libseccomp.ActAllow
-	case seccomp.Log:
-		return libseccomp.ActLog
 	}
 	return libseccomp.ActKillProcess
 }

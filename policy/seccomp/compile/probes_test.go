@@ -134,16 +134,4 @@ func TestKernelProfiles(t *testing.T) {
 			}
 		})
 	}
-	// Log means: made. The kernel's answer to a call it does not have is the
-	// same ENOSYS, so the audit profile is asked with one it has.
-	if got, _ := probed(t, policy.SeccompAudit, "set_mempolicy_home_node"); got == unix.ENOSYS {
-		if free, _ := probed(t, "", "set_mempolicy_home_node"); free != unix.ENOSYS {
-			t.Error("audit answers ENOSYS for a call that the kernel has")
-		}
-	}
-}
-
-func init() {
-	// Known to the kernel (5.17), named by no profile.
-	probes["set_mempolicy_home_node"] = probe{unix.SYS_SET_MEMPOLICY_HOME_NODE, [4]uintptr{0, 0, bad, bad}, unix.ENOSYS}
 }

@@ -1,6 +1,6 @@
-// Package cbpf runs a seccomp filter on made-up calls, so that tests can ask
-// for the verdict on any architecture, number and arguments without a kernel
-// that would act on it. It knows only the instructions that the kernel allows
+// Package cbpf runs a seccomp filter outside of the kernel: on made-up calls, so
+// that tests can ask for the verdict on any architecture, number and arguments,
+// and on those of which a Worker under audit is notified. It knows only the instructions that the kernel allows
 // in a seccomp filter (seccomp_check_filter in kernel/seccomp.c).
 package cbpf
 
