@@ -200,3 +200,30 @@ func (g *grants) close() {
 	g.closed = true
 	g.more.Broadcast()
 }
+
+// WorkerProcesses implements runtime.Service.
+func (c *Client) WorkerProcesses(ctx context.Context, id policy.WorkerID) (runtime.ProcessList, error) {
+	path, err := item("worker", workers, id, "/processes")
+	if err != nil {
+		return runtime.ProcessList{}, err
+	}
+	return get[runtime.ProcessList](ctx, c, path, nil)
+}
+
+// PauseWorker implements runtime.Service.
+func (c *Client) PauseWorker(ctx context.Context, id policy.WorkerID) (runtime.Worker, error) {
+	return c.setPaused(ctx, id, "/pause")
+}
+
+// ResumeWorker implements runtime.Service.
+func (c *Client) ResumeWorker(ctx context.Context, id policy.WorkerID) (runtime.Worker, error) {
+	return c.setPaused(ctx, id, "/resume")
+}
+
+func (c *Client) setPaused(ctx context.Context, id policy.WorkerID, action string) (runtime.Worker, error) {
+	path, err := item("worker", workers, id, action)
+	if err != nil {
+		return runtime.Worker{}, err
+	}
+	return post[runtime.Worker](ctx, c, path, "", nil)
+}

@@ -120,6 +120,7 @@ func TestSchemasAreTheGoTypes(t *testing.T) {
 		"ExportSnapshotRequest": runtime.ExportSnapshotRequest{}, "ImportSnapshotRequest": runtime.ImportSnapshotRequest{},
 	}
 	requests["ExecRequest"], requests["WindowSize"], answers["Session"] = runtime.ExecRequest{}, runtime.WindowSize{}, runtime.Session{}
+	answers["Process"], answers["ProcessList"] = runtime.Process{}, runtime.ProcessList{}
 	requests["AttachRequest"] = runtime.AttachRequest{}
 	requests["ForkRequest"], requests["SnapshotRequest"], requests["SnapshotID"] = runtime.ForkRequest{}, runtime.SnapshotRequest{}, runtime.SnapshotID{}
 	requests["CollectRequest"], requests["CollectedRequest"] = runtime.CollectRequest{}, runtime.CollectedRequest{}
@@ -218,13 +219,16 @@ var examples = map[string]example{
 	"stopWorker":       {"/v1/workers/wk-0123456789abcdef/stop", `{"grace_ns":1000}`},
 	"execWorker": {"/v1/workers/wk-0123456789abcdef/exec", frames("s", `{"command":["sh"],"repository_id":"hello","relative_cwd":"src","env":{"A":"b"},"terminal":true,"rows":24,"columns":80}`,
 		"w", `{"rows":2,"columns":3}`, "k", "\x0f", "i", "hello", "e", "")},
-	"getWorkerUsage":   {path: "/v1/workers/wk-0123456789abcdef/usage"},
-	"attachWorker":     {"/v1/workers/wk-0123456789abcdef/attach", frames("s", `{"rows":24,"columns":80}`, "i", "ls\r", "e", "")},
-	"waitWorker":       {path: "/v1/workers/wk-0123456789abcdef/wait"},
-	"streamEvents":     {path: "/v1/events?after=0&owner=ws-0123456789abcdef&follow=true"},
-	"getLedgerRecords": {path: "/v1/ledger/records?owner=ws-0123456789abcdef&held=true"},
-	"verifyLedger":     {path: "/v1/ledger/verify"},
-	"replayLedger":     {path: "/v1/ledger/replay"},
+	"getWorkerUsage":      {path: "/v1/workers/wk-0123456789abcdef/usage"},
+	"attachWorker":        {"/v1/workers/wk-0123456789abcdef/attach", frames("s", `{"rows":24,"columns":80}`, "i", "ls\r", "e", "")},
+	"listWorkerProcesses": {path: "/v1/workers/wk-0123456789abcdef/processes"},
+	"pauseWorker":         {path: "/v1/workers/wk-0123456789abcdef/pause"},
+	"resumeWorker":        {path: "/v1/workers/wk-0123456789abcdef/resume"},
+	"waitWorker":          {path: "/v1/workers/wk-0123456789abcdef/wait"},
+	"streamEvents":        {path: "/v1/events?after=0&owner=ws-0123456789abcdef&follow=true"},
+	"getLedgerRecords":    {path: "/v1/ledger/records?owner=ws-0123456789abcdef&held=true"},
+	"verifyLedger":        {path: "/v1/ledger/verify"},
+	"replayLedger":        {path: "/v1/ledger/replay"},
 }
 
 // frames is a body of kinds and contents in turn.

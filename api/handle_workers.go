@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"strconv"
@@ -108,6 +109,28 @@ func (c *call) stopWorker() error {
 
 func (c *call) waitWorker() error {
 	wk, err := c.svc.WaitWorker(c.ctx, policy.WorkerID(c.id))
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, wk)
+}
+
+func (c *call) listWorkerProcesses() error {
+	list, err := c.svc.WorkerProcesses(c.ctx, policy.WorkerID(c.id))
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, list)
+}
+
+func (c *call) pauseWorker() error  { return c.setPaused(c.svc.PauseWorker) }
+func (c *call) resumeWorker() error { return c.setPaused(c.svc.ResumeWorker) }
+
+func (c *call) setPaused(do func(context.Context, policy.WorkerID) (runtime.Worker, error)) error {
+	if err := c.noBody(); err != nil {
+		return err
+	}
+	wk, err := do(c.ctx, policy.WorkerID(c.id))
 	if err != nil {
 		return err
 	}

@@ -97,6 +97,9 @@ func routes() []route {
 		{method: "POST", path: "/v1/workers/{id}/exec", operation: "execWorker", once: true, waits: true, handle: (*call).execWorker},
 		{method: "GET", path: "/v1/workers/{id}/usage", operation: "getWorkerUsage", handle: (*call).getWorkerUsage},
 		{method: "POST", path: "/v1/workers/{id}/attach", operation: "attachWorker", once: true, waits: true, handle: (*call).attachWorker},
+		{method: "GET", path: "/v1/workers/{id}/processes", operation: "listWorkerProcesses", handle: (*call).listWorkerProcesses},
+		{method: "POST", path: "/v1/workers/{id}/pause", operation: "pauseWorker", handle: (*call).pauseWorker},
+		{method: "POST", path: "/v1/workers/{id}/resume", operation: "resumeWorker", handle: (*call).resumeWorker},
 		{method: "GET", path: "/v1/workers/{id}/wait", operation: "waitWorker", waits: true, handle: (*call).waitWorker},
 
 		{method: "GET", path: "/v1/events", operation: "streamEvents", waits: true,

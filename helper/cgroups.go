@@ -164,6 +164,7 @@ func (l *Local) endGroup(r ledger.Resource) error {
 			l.log.Warn("what a worker's limits did is not recorded", "worker", id, "limit", name, "error", err)
 		}
 	}
+	_ = g.SetFrozen(false) // what is left in it could not die; most have no freezer
 	if err := g.Remove(); err != nil {
 		return policy.Errorf(policy.CodeInternal, "helper.cgroup", "a control group cannot be removed").Because(err)
 	}

@@ -413,6 +413,16 @@ func (r *Remote) Terminal(ctx context.Context, id policy.WorkerID) (*os.File, er
 	return got[0], nil
 }
 
+func (r *Remote) Processes(ctx context.Context, id policy.WorkerID) ([]Process, error) {
+	var body processesBody
+	err := r.callPlain(ctx, opMembers, workerBody{WorkerID: id}, &body)
+	return body.Processes, err
+}
+
+func (r *Remote) Pause(ctx context.Context, req PauseRequest) error {
+	return r.callPlain(ctx, opPause, req, nil)
+}
+
 func (r *Remote) WaitSession(ctx context.Context, id policy.SessionID) (o SessionOutcome, err error) {
 	err = r.callPlain(ctx, opSessionWait, sessionBody{SessionID: id}, &o)
 	return o, err

@@ -58,6 +58,8 @@ type Local struct {
 	host     *hostRoot
 	hostErr  error
 
+	pausing sync.Mutex
+
 	cgroupOnce sync.Once
 	cgroups    *cgroup.Tree
 	cgroupErr  error

@@ -57,6 +57,10 @@ type Helper interface {
 	HasNewObjects(ctx context.Context, req MaterializeRequest) (bool, error)
 	// Usage says what an allocation's own directories occupy.
 	Usage(ctx context.Context, id policy.AllocationID) (UsageResult, error)
+	// Processes lists what runs in a live Worker's sandbox.
+	Processes(ctx context.Context, id policy.WorkerID) ([]Process, error)
+	// Pause stops a live Worker, or lets it go on.
+	Pause(ctx context.Context, req PauseRequest) error
 	// ProcessUsage says what a live Worker uses of CPU and memory.
 	ProcessUsage(ctx context.Context, id policy.WorkerID) (ProcessUsage, error)
 	// Publish makes shared caches of what a trusted Worker left in an allocation.
@@ -406,6 +410,8 @@ const (
 	opSessionWait   = "session_wait"
 	opSessionSignal = "session_signal"
 	opTerminal      = "terminal"
+	opMembers       = "processes"
+	opPause         = "pause"
 )
 
 // request is one message to the helper. Its descriptors travel beside it.
@@ -434,6 +440,9 @@ type (
 	workerBody struct {
 		WorkerID policy.WorkerID `json:"worker_id"`
 		Signal   int             `json:"signal,omitempty"`
+	}
+	processesBody struct {
+		Processes []Process `json:"processes"`
 	}
 	sessionBody struct {
 		SessionID policy.SessionID `json:"session_id"`

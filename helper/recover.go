@@ -212,6 +212,7 @@ func (l *Local) endProcess(ctx context.Context, r ledger.Resource) error {
 		}
 		if pidfd := l.openProcess(r); pidfd != nil {
 			_ = unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0) // ESRCH: it has just ended
+			l.thaw(ctx, id)
 			pidfd.Close()
 		}
 		if time.Now().After(deadline) || ctx.Err() != nil {

@@ -334,6 +334,19 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		return cn.worker(ctx, req)
 	case opEnter:
 		return cn.enter(ctx, req.Body, files)
+	case opPause:
+		var body PauseRequest
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, h.Pause(ctx, body)
+	case opMembers:
+		var body workerBody
+		if err := decodeBody(req.Body, &body); err != nil {
+			return nil, nil, err
+		}
+		ps, err := h.Processes(ctx, body.WorkerID)
+		return processesBody{ps}, nil, err
 	case opTerminal:
 		var body workerBody
 		if err := decodeBody(req.Body, &body); err != nil {

@@ -144,9 +144,13 @@ func (l *Local) joinGroup(ctx context.Context, id policy.WorkerID, s *nsexec.Spe
 			s.Cgroup = dir
 			continue
 		}
-		s.Parked = func(pid int, _ *os.File) error {
+		next := s.Parked // there may be a group for the limits and one for pausing
+		s.Parked = func(pid int, pidfd *os.File) error {
 			if err := g.Add(pid); err != nil {
 				return policy.Errorf(policy.CodeLimitsUnavailable, "helper.cgroup", "the session cannot be put into the worker's control group").Because(err)
+			}
+			if next != nil {
+				return next(pid, pidfd)
 			}
 			return nil
 		}

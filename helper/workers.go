@@ -328,7 +328,9 @@ func (l *Local) Kill(ctx context.Context, id policy.WorkerID) error {
 	if w := l.worker(id); w != nil {
 		w.killed.Store(true)
 	}
-	return l.sent(op, id, unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0))
+	err = unix.PidfdSendSignal(int(pidfd.Fd()), unix.SIGKILL, nil, 0)
+	l.thaw(ctx, id)
+	return l.sent(op, id, err)
 }
 
 // openWorker returns a pidfd of a live Worker's PID 1: this process' own, or

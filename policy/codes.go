@@ -340,7 +340,7 @@ var catalog = []Info{
 	{CodeSessionUnknown, 404, "No such session", "See the sessions in yoi worker show --json."},
 	{CodeSessionPolicyChanged, 409, "What the Worker is held by cannot be applied to a session", "Start the Worker again with this version, and enter that one."},
 	{CodeWorkerNoTerminal, 409, "The Worker has no terminal to attach to", "Follow its output with yoi worker logs -f, or run a shell beside it with yoi worker exec; a terminal comes with yoi worker spawn --tty."},
-	{CodeWorkerPaused, 409, "The Worker is paused", "Let it go on first."},
+	{CodeWorkerPaused, 409, "The Worker is paused", "Let it go on with yoi worker resume."},
 	{CodePauseUnavailable, 503, "This host has no freezer for the Worker", "Run the helper in a delegated control group (Delegate=yes), or send the Worker STOP and CONT with yoi worker signal."},
 	{CodeLaunchFailed, 500, "The sandbox could not be started", "Run yoi doctor."},
 	{CodeNamespacesUnavailable, 503, "This host does not allow the needed namespaces", "Allow user namespaces: sysctl user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns."},

@@ -101,6 +101,12 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 	if err != nil {
 		return Worker{}, err
 	}
+	if w, err := r.workerRecord(ctx, id); err == nil && w.Paused {
+		// What is paused can neither answer nor, on v1, even die.
+		if _, err := r.setPaused(ctx, id, false); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+			return Worker{}, err
+		}
+	}
 	if err := r.helper.Signal(ctx, id, int(unix.SIGTERM)); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
 		return Worker{}, err
 	}

@@ -101,6 +101,12 @@ type Service interface {
 	// Worker, and returns how it ended. A context that ends hangs it up.
 	ExecWorker(ctx context.Context, id policy.WorkerID, req ExecRequest, s SessionStreams) (Session, error)
 
+	// WorkerProcesses lists what runs in a live Worker's sandbox.
+	WorkerProcesses(ctx context.Context, id policy.WorkerID) (ProcessList, error)
+	// PauseWorker stops a live Worker's processes where they are, ResumeWorker lets
+	// them go on. Both may be repeated.
+	PauseWorker(ctx context.Context, id policy.WorkerID) (Worker, error)
+	ResumeWorker(ctx context.Context, id policy.WorkerID) (Worker, error)
 	// AttachWorker connects the caller with a live Worker's terminal, beside whoever
 	// is connected already, until the Worker, the context or Stdin ends.
 	AttachWorker(ctx context.Context, id policy.WorkerID, req AttachRequest, s SessionStreams) (Session, error)
@@ -387,6 +393,7 @@ type Worker struct {
 	Secrets   []policy.SecretUse `json:"secrets,omitempty"`
 	Workspace *Workspace         `json:"workspace,omitempty"` // in detail and list
 	Terminal  bool               `json:"terminal,omitempty"`
+	Paused    bool               `json:"paused,omitempty"`
 	// Sessions are the last times that somebody entered its sandbox; SessionsBefore
 	// counts those that are not listed any more.
 	Sessions       []Session           `json:"sessions,omitempty"`

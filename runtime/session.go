@@ -81,6 +81,9 @@ func (r *Runtime) ExecWorker(ctx context.Context, id policy.WorkerID, req ExecRe
 	if err != nil {
 		return Session{}, err
 	}
+	if w.Paused {
+		return Session{}, policy.Errorf(policy.CodeWorkerPaused, "runtime.exec", "the worker %s is paused", id)
+	}
 	er, filter, err := r.enterRequest(a, w, req)
 	if err != nil {
 		return Session{}, err

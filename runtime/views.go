@@ -29,7 +29,7 @@ func (r *Runtime) workerView(ctx context.Context, w registry.Worker, a *registry
 		ID: w.ID, AllocationID: w.AllocationID, WorkspaceID: w.WorkspaceID, Status: WorkerStatus(w.Status),
 		Command: w.Command, RelativeCwd: w.RelativeCwd, CreatedAt: w.CreatedAt, StartedAt: w.StartedAt,
 		EndedAt: w.EndedAt, Outcome: w.Outcome, Protections: w.Protections, Network: w.Network, ToolsDigest: w.ToolsDigest, Secrets: w.Secrets, Diagnostics: w.Diagnostics,
-		Terminal: w.Terminal, Sessions: w.Sessions, SessionsBefore: w.SessionsBefore,
+		Terminal: w.Terminal, Paused: w.Paused && w.Status == registry.WorkerRunning, Sessions: w.Sessions, SessionsBefore: w.SessionsBefore,
 	}
 	if a == nil {
 		if rec, err := r.registry.GetAllocation(ctx, w.AllocationID); err == nil {

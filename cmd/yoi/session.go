@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -367,4 +369,54 @@ func parseKeys(s string) ([]byte, error) {
 		return nil, usageError{errors.New("at most 16 keys")}
 	}
 	return keys, nil
+}
+
+func (a *app) workerTop() *cobra.Command {
+	return &cobra.Command{
+		Use: "top ID", Short: "List what runs in a running Worker's sandbox", Example: "  yoi worker top wk-0123456789abcdef",
+		Long: "List what runs in a running Worker's sandbox, those of sessions too. CPU is the\ntime since a process' start, and what that is of one CPU.",
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				list, err := s.WorkerProcesses(cmd.Context(), policy.WorkerID(argv[0]))
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(list)
+				}
+				rows := make([][]string, 0, len(list.Items))
+				for _, p := range list.Items {
+					rows = append(rows, []string{
+						strconv.Itoa(p.PID), strconv.Itoa(p.Parent), p.State, p.CPUTime.Round(10 * time.Millisecond).String(),
+						percent(p.CPUTime, time.Since(p.StartedAt)), size(p.MemoryBytes), strconv.Itoa(p.Threads), ago(p.StartedAt), p.Command,
+					})
+				}
+				return a.table([]string{"PID", "PARENT", "STATE", "CPU", "%CPU", "MEMORY", "THREADS", "STARTED", "COMMAND"}, rows)
+			})
+		},
+	}
+}
+
+func percent(part, whole time.Duration) string {
+	if whole <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", 100*part.Seconds()/whole.Seconds())
+}
+
+func (a *app) workerPause() *cobra.Command {
+	c := a.workerOne("pause ID", "Stop a Worker's processes where they are", "  yoi worker pause wk-0123456789abcdef",
+		func(cmd *cobra.Command, s runtime.Service, id policy.WorkerID) (runtime.Worker, error) {
+			return s.PauseWorker(cmd.Context(), id)
+		})
+	c.Long = "Stop all of a Worker's processes, by the freezer of its control group: they see\nnothing of it. Its time limit goes on, and stopping it lets it go on first."
+	return c
+}
+
+func (a *app) workerResume() *cobra.Command {
+	return a.workerOne("resume ID", "Let a paused Worker go on", "  yoi worker resume wk-0123456789abcdef",
+		func(cmd *cobra.Command, s runtime.Service, id policy.WorkerID) (runtime.Worker, error) {
+			return s.ResumeWorker(cmd.Context(), id)
+		})
 }

@@ -14,7 +14,7 @@ import (
 
 func (a *app) workerCommand() *cobra.Command {
 	return groupCommand("worker", "Start, watch and stop Workers", "  yoi worker spawn ws-… -- make test\n  yoi worker logs -f wk-…\n  yoi worker stop wk-…",
-		a.workerSpawn(), a.workerExec(), a.workerAttach(), a.workerList(), a.workerShow(), a.workerLogs(), a.workerUsage(), a.workerEgress(), a.workerSignal(), a.workerStop(), a.workerWait())
+		a.workerSpawn(), a.workerExec(), a.workerAttach(), a.workerTop(), a.workerPause(), a.workerResume(), a.workerList(), a.workerShow(), a.workerLogs(), a.workerUsage(), a.workerEgress(), a.workerSignal(), a.workerStop(), a.workerWait())
 }
 
 func (a *app) workerSpawn() *cobra.Command {
@@ -73,7 +73,7 @@ func (a *app) showWorker(w runtime.Worker) error {
 		return a.printJSON(w)
 	}
 	kv := []string{
-		"id", string(w.ID), "status", string(w.Status), "workspace", string(w.AllocationID), "command", strings.Join(w.Command, " "),
+		"id", string(w.ID), "status", workerStatus(w), "workspace", string(w.AllocationID), "command", strings.Join(w.Command, " "),
 		"cwd", w.RelativeCwd, "created", ago(w.CreatedAt), "started", ago(w.StartedAt), "ended", ago(w.EndedAt),
 	}
 	if o := w.Outcome; o != nil {
@@ -97,6 +97,13 @@ func (a *app) printDenied(w runtime.Worker) {
 	for _, d := range w.Outcome.Denied {
 		fmt.Fprintf(a.stderr, "yoi: refused: %s, by %s: %s, %d times\n", policy.Printable(d.Call), policy.Printable(d.Program), policy.Printable(d.Answer), d.Count)
 	}
+}
+
+func workerStatus(w runtime.Worker) string {
+	if w.Paused {
+		return "paused"
+	}
+	return string(w.Status)
 }
 
 func outcome(o *runtime.Outcome) string {
@@ -137,7 +144,7 @@ func (a *app) workerList() *cobra.Command {
 				}
 				rows := make([][]string, 0, len(list.Items))
 				for _, w := range list.Items {
-					rows = append(rows, []string{string(w.ID), string(w.Status), outcome(w.Outcome), string(w.AllocationID), ago(w.CreatedAt), strings.Join(w.Command, " ")})
+					rows = append(rows, []string{string(w.ID), workerStatus(w), outcome(w.Outcome), string(w.AllocationID), ago(w.CreatedAt), strings.Join(w.Command, " ")})
 				}
 				if err := a.table([]string{"ID", "STATUS", "OUTCOME", "WORKSPACE", "CREATED", "COMMAND"}, rows); err != nil {
 					return err

@@ -337,7 +337,7 @@ func (s *Service) WorkerLogs(ctx context.Context, id policy.WorkerID, req runtim
 }
 
 func (s *Service) WorkerUsage(ctx context.Context, id policy.WorkerID) (runtime.WorkerUsage, error) {
-	return runtime.WorkerUsage{WorkerID: id, CPUTime: time.Second, MemoryBytes: 5 << 20, Processes: 2, Tasks: 3, MeasuredAt: Then},
+	return runtime.WorkerUsage{WorkerID: Worker, CPUTime: time.Second, MemoryBytes: 5 << 20, Processes: 2, Tasks: 3, MeasuredAt: Then},
 		s.enter(ctx, "WorkerUsage", string(id), nil)
 }
 
@@ -347,6 +347,20 @@ func (s *Service) SignalWorker(ctx context.Context, id policy.WorkerID, req runt
 
 func (s *Service) ExecWorker(ctx context.Context, id policy.WorkerID, req runtime.ExecRequest, st runtime.SessionStreams) (runtime.Session, error) {
 	return s.inSession(ctx, "ExecWorker", id, req, st)
+}
+
+func (s *Service) WorkerProcesses(ctx context.Context, id policy.WorkerID) (runtime.ProcessList, error) {
+	return answer(s, runtime.ProcessList{Items: []runtime.Process{{
+		PID: 7, Parent: 2, State: "S", StartedAt: Then, CPUTime: time.Second, MemoryBytes: 1 << 20, Threads: 3, Command: "make -j2",
+	}}}, s.enter(ctx, "WorkerProcesses", string(id), nil))
+}
+
+func (s *Service) PauseWorker(ctx context.Context, id policy.WorkerID) (runtime.Worker, error) {
+	return WorkerRecord(), s.enter(ctx, "PauseWorker", string(id), nil)
+}
+
+func (s *Service) ResumeWorker(ctx context.Context, id policy.WorkerID) (runtime.Worker, error) {
+	return WorkerRecord(), s.enter(ctx, "ResumeWorker", string(id), nil)
 }
 
 func (s *Service) AttachWorker(ctx context.Context, id policy.WorkerID, req runtime.AttachRequest, st runtime.SessionStreams) (runtime.Session, error) {

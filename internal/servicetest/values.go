@@ -89,7 +89,7 @@ func WorkerRecord() runtime.Worker {
 		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
 		ToolsDigest: "sha256:" + strings.Repeat("6", 64),
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
-		Terminal:    true, Sessions: []runtime.Session{session()}, SessionsBefore: 3,
+		Terminal:    true, Paused: true, Sessions: []runtime.Session{session()}, SessionsBefore: 3,
 		Outcome: &runtime.Outcome{
 			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, TasksDenied: true, Lost: true, Exceeded: "disk_bytes",
 			Denied:   []runtime.DeniedCall{{Call: "ptrace", Answer: "EPERM", Program: "gdb", Count: 3}},

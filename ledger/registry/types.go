@@ -185,6 +185,8 @@ type Worker struct {
 	Limits policy.Limits     `json:"limits,omitzero"`
 	// Terminal says that it has a terminal that stays with it.
 	Terminal bool `json:"terminal,omitempty"`
+	// Paused says that somebody stopped it who has not let it go on.
+	Paused bool `json:"paused,omitempty"`
 	// Sessions are the last times that somebody entered it; SessionsBefore counts
 	// those that are not listed any more.
 	Sessions       []Session `json:"sessions,omitempty"`
