@@ -92,3 +92,29 @@ func QuotaMode(*os.File) string { return "" }
 
 // LimitSubvolume is not possible on this platform.
 func LimitSubvolume(*os.File, int64) error { return unsupported("cow.limit") }
+
+// ProjectUsage is what the inodes of a project occupy.
+type ProjectUsage struct{ Bytes, Inodes int64 }
+
+// The range of project ids.
+const ProjectIDs, ProjectIDCount = 0x59000000, 1 << 20
+
+// ProjectQuota knows none on this platform.
+func ProjectQuota(*os.File) bool { return false }
+
+// ProjectCountsShared counts nothing on this platform.
+func ProjectCountsShared(*os.File) bool { return false }
+
+// UsageOfProject is not possible on this platform.
+func UsageOfProject(*os.File, uint32) (ProjectUsage, error) {
+	return ProjectUsage{}, unsupported("cow.project")
+}
+
+// FreeProject is not possible on this platform.
+func FreeProject(*os.File, uint32) (uint32, error) { return 0, unsupported("cow.project") }
+
+// LimitProject is not possible on this platform.
+func LimitProject(*os.File, uint32, int64, int64) error { return unsupported("cow.project") }
+
+// SetProject is not possible on this platform.
+func SetProject(*os.File, uint32) error { return unsupported("cow.project") }

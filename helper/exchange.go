@@ -24,7 +24,7 @@ type ExchangeRequest struct {
 // rename(2), RENAME_EXCHANGE: after a crash both have their own, or both the
 // other's. The indexes that no Worker reaches follow; one that a crash leaves
 // behind fits no file, and makes the next look read them all. Where the kernel
-// limits both, see exchangeSubvolumes. A live Worker on either is refused.
+// limits both, see exchangeWhole. A live Worker on either is refused.
 func (l *Local) Exchange(ctx context.Context, req ExchangeRequest) error {
 	const op = "helper.exchange"
 	for _, id := range []policy.AllocationID{req.AllocationID, req.With} {
@@ -51,8 +51,8 @@ func (l *Local) Exchange(ctx context.Context, req ExchangeRequest) error {
 	if err != nil {
 		return err
 	}
-	if limits[0].QuotaEvidence.Bytes == policy.QuotaBtrfs && limits[1].QuotaEvidence.Bytes == policy.QuotaBtrfs {
-		return l.exchangeSubvolumes(ctx, req)
+	if limits[0].byKernel() && limits[1].byKernel() {
+		return l.exchangeWhole(ctx, req, limits)
 	}
 	files := "root"
 	if req.Strategy == policy.StrategyOverlay {
@@ -61,7 +61,7 @@ func (l *Local) Exchange(ctx context.Context, req ExchangeRequest) error {
 	for _, name := range []string{files, "index"} {
 		err := l.exchange(req, name)
 		if errors.Is(err, unix.EXDEV) {
-			return policy.Errorf(policy.CodeStrategyUnsupported, op, "one of %s and %s is a subvolume of its own, for its quota, and the other is none: their files cannot be exchanged", req.AllocationID, req.With).
+			return policy.Errorf(policy.CodeStrategyUnsupported, op, "the kernel limits only one of %s and %s: their files cannot be exchanged", req.AllocationID, req.With).
 				WithHint("Switch the file system's quotas on again, or fork the snapshot instead: yoi ws fork.").Because(err)
 		}
 		if err != nil {
@@ -105,13 +105,18 @@ var (
 	stayingFiles = []string{"quota.json", "caches.json", "materialization.json"}
 )
 
-// exchangeSubvolumes is Exchange for two allocations that are subvolumes, each with
-// a limit: nothing moves between them, so they are exchanged themselves. Before,
+// byKernel says that the allocation's directory is a subvolume or a project.
+func (r quotaRecord) byKernel() bool {
+	return r.QuotaEvidence.Bytes == policy.QuotaBtrfs || r.Project != 0
+}
+
+// exchangeWhole is Exchange for two allocations that are subvolumes or projects, each
+// with a limit: nothing moves between them, so they are exchanged themselves. Before,
 // the other is given copies of what stays with the allocation, sharing their
 // blocks; nobody works there, so that a crash on the way there does no harm. After
 // a crash behind the exchange it still has what the allocation had there, which
 // goes with it.
-func (l *Local) exchangeSubvolumes(ctx context.Context, req ExchangeRequest) error {
+func (l *Local) exchangeWhole(ctx context.Context, req ExchangeRequest, limits [2]quotaRecord) error {
 	const op = "helper.exchange"
 	parent, err := l.root.OpenDir(rootdir.Workspaces)
 	if err != nil {
@@ -143,7 +148,13 @@ func (l *Local) exchangeSubvolumes(ctx context.Context, req ExchangeRequest) err
 			return diskError(op, err)
 		}
 	}
-	return nil
+	if limits[0].Project == limits[1].Project {
+		return nil
+	}
+	// The directories took their projects along.
+	limits[0].Project, limits[1].Project = limits[1].Project, limits[0].Project
+	limits[0].Base, limits[1].Base = limits[1].Base, limits[0].Base
+	return errors.Join(l.writeQuota(req.AllocationID, limits[0]), l.writeQuota(req.With, limits[1]))
 }
 
 // overwrite gives an allocation's file the content of another's, or content, and

@@ -260,7 +260,7 @@ func own(r ledger.Resource) bool {
 	switch r.Kind {
 	case ledger.KindDirectory, ledger.KindSubvolume:
 		return !strings.HasPrefix(r.Path, rootdir.Cache+"/") && !strings.HasPrefix(r.Path, rootdir.Bundles+"/")
-	case ledger.KindProcess, ledger.KindUIDRange, ledger.KindCgroup, ledger.KindImage, ledger.KindImageReference:
+	case ledger.KindProcess, ledger.KindUIDRange, ledger.KindCgroup, ledger.KindProject, ledger.KindImage, ledger.KindImageReference:
 		return true
 	}
 	return false

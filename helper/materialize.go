@@ -45,13 +45,21 @@ func (l *Local) Materialize(ctx context.Context, req MaterializeRequest) (Materi
 			intents = append(intents, newResource(ledger.KindSubvolume, req.AllocationID, rootdir.Repository(req.AllocationID, t.RepositoryID)))
 		}
 	}
+	claim, err := l.claimProject(res.Quota)
+	if err != nil {
+		return res, err
+	}
+	defer claim.release()
+	if claim.id != 0 {
+		intents = append(intents, claim.resource(req.AllocationID))
+	}
 	if err := l.intendOnImage(ctx, req, &intents); err != nil {
 		return res, err
 	}
 	l.mu.Lock()
 	l.own[req.AllocationID] = true
 	l.mu.Unlock()
-	err = l.fill(ctx, req, plan, &res, top.ID)
+	err = l.fill(ctx, req, plan, &res, top.ID, claim)
 	if err == nil {
 		return res, nil
 	}
@@ -111,10 +119,11 @@ func (l *Local) chooseStrategies(ctx context.Context, req MaterializeRequest) (M
 }
 
 // fill makes the directories and clones the trees.
-func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Strategy, res *MaterializeResult, topID string) error {
+func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Strategy, res *MaterializeResult, topID string, claim *projectClaim) error {
 	const op = "helper.materialize"
 	id := req.AllocationID
-	top, err := l.makeTop(id, res.Quota, req.Quota)
+	top, err := l.makeTop(id, res.Quota, req.Quota, claim.id)
+	claim.release() // the directory has the id
 	if errors.Is(err, fs.ErrExist) {
 		return policy.Errorf(policy.CodeConflict, op, "the execution workspace %s exists already", id)
 	}
@@ -122,13 +131,15 @@ func (l *Local) fill(ctx context.Context, req MaterializeRequest, plan []cow.Str
 		return diskError(op, err)
 	}
 	defer top.Close()
-	if res.Quota.Bytes != policy.QuotaBtrfs { // a subvolume's numbers are others after each mount
+	// A subvolume's numbers are others after each mount, and a rollback exchanges what
+	// the kernel limits: see exchangeWhole.
+	if res.Quota.Bytes != policy.QuotaBtrfs && claim.id == 0 {
 		if err := l.ledger.Done(topID, identify(top)); err != nil {
 			return err
 		}
 	}
 	if req.Quota != (policy.Quota{}) {
-		if err := l.writeQuota(id, quotaRecord{Quota: req.Quota, QuotaEvidence: res.Quota}); err != nil {
+		if err := l.writeQuota(id, quotaRecord{Quota: req.Quota, QuotaEvidence: res.Quota, Project: claim.id}); err != nil {
 			return err
 		}
 	}

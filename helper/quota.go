@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 )
 
 // A quota is held by the file system where it can: on btrfs with quotas on, the
-// allocation's directory is a subvolume with a limit. Elsewhere a Worker's
+// allocation's directory is a subvolume with a limit; on ext4 and xfs with project
+// quotas it is a project with one (project.go). Elsewhere a Worker's
 // allocation is measured now and then, by the process that started the Worker or
 // has adopted it, and a Worker that exceeds it is killed.
 
@@ -28,6 +30,8 @@ type quotaRecord struct {
 	policy.QuotaEvidence
 	// Base are the inodes before the first Worker, 0 while they are not counted.
 	Base int64 `json:"base_inodes,omitempty"`
+	// Project is the directory's project id, where the kernel limits that.
+	Project uint32 `json:"project,omitempty"`
 }
 
 func quotaFile(id policy.AllocationID) string { return rootdir.Workspace(id) + "/quota.json" }
@@ -48,16 +52,48 @@ const (
 
 // planQuota settles how an allocation's quota is held, before anything is made.
 func (l *Local) planQuota(req MaterializeRequest, trees []RepositoryTree) (policy.QuotaEvidence, error) {
+	var by policy.QuotaEnforcement
+	if req.Quota != (policy.Quota{}) {
+		by = l.enforcement()
+	}
+	return planQuota(req.Quota, by, trees, req.BuildCache != "", cow.ProjectCountsShared(l.root.Dir))
+}
+
+// enforcement is how the kernel can limit allocations here, "" if it cannot.
+func (l *Local) enforcement() policy.QuotaEnforcement {
+	switch {
+	case l.limitsSubvolumes():
+		return policy.QuotaBtrfs
+	case l.privileged && cow.ProjectQuota(l.root.Dir):
+		return policy.QuotaProject
+	}
+	return ""
+}
+
+// planQuota is the decision, on what the kernel can do.
+func planQuota(q policy.Quota, by policy.QuotaEnforcement, trees []RepositoryTree, cached, countsShared bool) (policy.QuotaEvidence, error) {
 	var ev policy.QuotaEvidence
-	q := req.Quota
+	why, hint := "nothing here enforces a limit on", ""
+	cached = cached || slices.ContainsFunc(trees, func(t RepositoryTree) bool { return len(t.Caches) > 0 })
+	switch {
+	case by == policy.QuotaBtrfs && anyBy(trees, policy.StrategyBtrfsSnapshot):
+		by, hint = "", "Use --strategy overlay: a snapshot is a subvolume beside the workspace's own."
+	case by == policy.QuotaProject && cached:
+		// What is published of a shared cache would go on counting for its workspace.
+		by, why, hint = "", "beside shared caches nothing enforces a limit on", "Leave the caches out, or have it measured: without --hard-quota."
+	case by == policy.QuotaProject && countsShared && (anyBy(trees, policy.StrategyReflink) || anyBy(trees, policy.StrategyExternal)):
+		// xfs counts a shared block for each file that has it.
+		by, hint = "", "Use --strategy overlay: xfs counts what a reflink shares as if it were a copy."
+	}
 	if q.Bytes > 0 {
-		ev.Bytes = policy.QuotaMeasured
-		if l.limitsSubvolumes() && !snapshots(trees) {
-			ev.Bytes = policy.QuotaBtrfs
+		if ev.Bytes = by; by == "" {
+			ev.Bytes = policy.QuotaMeasured
 		}
 	}
 	if q.Inodes > 0 {
-		ev.Inodes = policy.QuotaMeasured // no file system here limits a tree's inodes
+		if ev.Inodes = by; by != policy.QuotaProject { // btrfs does not count a subvolume's inodes
+			ev.Inodes = policy.QuotaMeasured
+		}
 	}
 	if !q.Hard || (ev.Bytes != policy.QuotaMeasured && ev.Inodes != policy.QuotaMeasured) {
 		return ev, nil
@@ -66,11 +102,15 @@ func (l *Local) planQuota(req MaterializeRequest, trees []RepositoryTree) (polic
 	if ev.Inodes == policy.QuotaMeasured {
 		what = "inodes"
 	}
-	d := policy.Errorf(policy.CodeQuotaUnsupported, "helper.quota", "nothing here enforces a limit on a workspace's %s", what)
-	if snapshots(trees) {
-		d.WithHint("Use --strategy overlay: a snapshot is a subvolume beside the workspace's own.")
+	d := policy.Errorf(policy.CodeQuotaUnsupported, "helper.quota", "%s a workspace's %s", why, what)
+	if hint != "" {
+		d.WithHint("%s", hint)
 	}
 	return ev, d
+}
+
+func anyBy(trees []RepositoryTree, s policy.StrategyName) bool {
+	return slices.ContainsFunc(trees, func(t RepositoryTree) bool { return t.Strategy == s })
 }
 
 func (l *Local) limitsSubvolumes() bool { return l.privileged && cow.QuotaMode(l.root.Dir) != "" }
@@ -79,26 +119,24 @@ func (l *Local) limitsSubvolumes() bool { return l.privileged && cow.QuotaMode(l
 // fault of the host's.
 func (l *Local) quotaCheck() Check {
 	mode := cow.QuotaMode(l.root.Dir)
+	project := mode == "" && cow.ProjectQuota(l.root.Dir)
 	switch {
+	case project && l.privileged:
+		return Check{Name: "disk_quota", State: "ok", Message: "enforced by the file system (project quota), inodes too"}
 	case mode != "" && l.privileged:
 		return Check{Name: "disk_quota", State: "ok", Message: "enforced by the file system (" + mode + "); inodes are measured"}
-	case mode != "":
+	case mode != "", project:
 		return Check{Name: "disk_quota", State: "ok", Message: "measured while workers run: only root sets limits", Fix: "a privileged yoi-helper"}
 	}
-	return Check{Name: "disk_quota", State: "ok", Message: "measured while workers run", Fix: "for --hard-quota: btrfs, and btrfs quota enable"}
+	return Check{Name: "disk_quota", State: "ok", Message: "measured while workers run", Fix: "for --hard-quota: btrfs, and btrfs quota enable; or ext4 or xfs, mounted with prjquota"}
 }
 
-func snapshots(trees []RepositoryTree) bool {
-	for _, t := range trees {
-		if t.Strategy == policy.StrategyBtrfsSnapshot {
-			return true
-		}
+// makeTop makes an allocation's directory: a subvolume or a project where a limit is to
+// be set.
+func (l *Local) makeTop(id policy.AllocationID, ev policy.QuotaEvidence, q policy.Quota, project uint32) (*os.File, error) {
+	if project != 0 {
+		return l.makeProject(id, q, project)
 	}
-	return false
-}
-
-// makeTop makes an allocation's directory: a subvolume where a limit is to be set.
-func (l *Local) makeTop(id policy.AllocationID, ev policy.QuotaEvidence, q policy.Quota) (*os.File, error) {
 	if ev.Bytes != policy.QuotaBtrfs {
 		return l.root.Mkdir(rootdir.Workspace(id), 0o700)
 	}
@@ -154,6 +192,9 @@ func (l *Local) countBase(ctx context.Context, id policy.AllocationID) error {
 	r, err := l.quotaOf(id)
 	if err != nil || r.Quota.Inodes == 0 || r.Base > 0 {
 		return err
+	}
+	if r.QuotaEvidence.Inodes == policy.QuotaProject {
+		return l.limitInodes(id, r)
 	}
 	u, err := l.Usage(ctx, id)
 	if err != nil {

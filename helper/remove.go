@@ -186,6 +186,8 @@ func (l *Local) removeResource(ctx context.Context, r ledger.Resource) error {
 		return l.endProcess(ctx, r)
 	case ledger.KindCgroup:
 		return l.endGroup(r)
+	case ledger.KindProject:
+		return l.freeProject(r)
 	case ledger.KindImage:
 		return l.removeImage(ctx, r)
 	}

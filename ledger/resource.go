@@ -23,6 +23,8 @@ const (
 	KindNamespace      Kind = "namespace"
 	KindCgroup         Kind = "cgroup"
 	KindMount          Kind = "mount"
+	// KindProject is a project id of the Runtime root's file system, and its limit.
+	KindProject Kind = "project"
 	// KindImage is an imported image: its record's directory is the path, its driver
 	// and layers are attributes. KindImageReference is an allocation that stands on it.
 	KindImage          Kind = "image"

@@ -276,7 +276,7 @@ var catalog = []Info{
 	{CodeAttributesDropped, 200, "Some extended attributes were left out", "Put the Runtime root on a file system with extended attributes and ACLs."},
 	{CodeDiskFull, 507, "The disk is full", "Free space with yoi gc, or move the Runtime root."},
 	{CodeQuotaExceeded, 507, "A quota is used up", "Remove workspaces, or raise the quota."},
-	{CodeQuotaUnsupported, 422, "The quota cannot be enforced by the file system", "Leave out --hard-quota to have it measured, or use btrfs with quotas on (btrfs quota enable) and a privileged helper."},
+	{CodeQuotaUnsupported, 422, "The quota cannot be enforced by the file system", "Leave out --hard-quota to have it measured, or use btrfs with quotas on (btrfs quota enable), or ext4 or xfs mounted with prjquota, and a privileged helper."},
 	{CodeCopyFailed, 500, "Copying the tree failed", "Run again with -v to see which file."},
 	{CodeSourceChanged, 409, "The source changed while it was read", "Stop what writes to it and try again."},
 	{CodeDirectMountInUse, 409, "The directory is mounted into another Worker already", "Wait for that Worker, or use a materialized workspace."},

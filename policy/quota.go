@@ -20,8 +20,9 @@ type Quota struct {
 type QuotaEnforcement string
 
 const (
-	QuotaBtrfs    QuotaEnforcement = "btrfs_qgroup" // the kernel refuses the write, EDQUOT
-	QuotaMeasured QuotaEnforcement = "measured"     // measured now and then; exceeding stops the Worker
+	QuotaBtrfs    QuotaEnforcement = "btrfs_qgroup"  // the kernel refuses the write, EDQUOT
+	QuotaProject  QuotaEnforcement = "project_quota" // the kernel refuses the write: EDQUOT on ext4, ENOSPC on xfs
+	QuotaMeasured QuotaEnforcement = "measured"      // measured now and then; exceeding stops the Worker
 )
 
 // QuotaEvidence says how each bound of a quota is held; "" where there is none.

@@ -91,6 +91,56 @@ func TestFullQuotaAtEachStep(t *testing.T) {
 	}
 }
 
+// TestProject: on an ext4 or xfs with project quotas, bytes and inodes are the kernel's
+// to refuse, a rollback keeps both, and no id or limit is left.
+func TestProject(t *testing.T) {
+	testenv.Root(t)
+	for _, fs := range []string{"ext4", "xfs"} {
+		t.Run(fs, func(t *testing.T) {
+			dir := testenv.ProjectQuotaFS(t, fs)
+			p := rig.Place{FS: fs, Dir: filepath.Join(dir, "home")}
+			if err := os.Mkdir(p.Dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			y := p.Yoi(t)
+			y.OK(t, "repo", "add", "--id", "app", p.Give(t, testenv.RepoSmall(t)).Dir)
+			limits := []string{"--disk", "4M", "--inodes", "50", "--hard-quota"}
+			var ws runtime.Workspace
+			y.Run(t, append([]string{"ws", "create", "app", "--json"}, limits...)...).Want(t, 0).JSON(t, &ws)
+			spawn := func(script string) string {
+				t.Helper()
+				var w runtime.Worker
+				y.Run(t, "worker", "spawn", "--json", string(ws.ID), "--", "sh", "-c", script).Want(t, 0).JSON(t, &w)
+				y.OK(t, "worker", "wait", string(w.ID))
+				return y.OK(t, "worker", "logs", string(w.ID))
+			}
+			const full = "head -c 8000000 /dev/urandom >f 2>/dev/null || echo bytes; rm f; for i in $(seq 80); do : >n$i || { echo inodes; break; }; done 2>/dev/null; rm -f n*"
+			if got := spawn("echo old >state; " + full); got != "bytes\ninodes\n" {
+				t.Errorf("the Worker says %q", got)
+			}
+			ev := evidence(t, y.Run(t, "ws", "evidence", string(ws.ID), "--json"))
+			if ev.Quota.Bytes != policy.QuotaProject || ev.Quota.Inodes != policy.QuotaProject {
+				t.Errorf("the evidence says %+v", ev.Quota)
+			}
+			var snap runtime.Snapshot
+			y.Run(t, "ws", "snapshot", "--json", string(ws.ID)).Want(t, 0).JSON(t, &snap)
+			spawn("echo new >state; echo kept >/scratch/x")
+			y.OK(t, "ws", "rollback", string(ws.ID), string(snap.ID))
+			if got := spawn("cat state /scratch/x; " + full); got != "old\nkept\nbytes\ninodes\n" {
+				t.Errorf("after the rollback the Worker says %q", got)
+			}
+			y.OK(t, "ws", "rm", "--discard", string(ws.ID))
+			rig.Clean(t, y.Root)
+			// Beside shared caches, and where a reflink counts as a copy, it is refused.
+			y.Run(t, append([]string{"run", "--repo", "app", "--build-cache"}, append(limits, "--", "true")...)...).Want(t, 125)
+			if fs == "xfs" {
+				y.Run(t, append([]string{"ws", "create", "app", "--strategy", "reflink"}, limits...)...).Refused(t, 1, policy.CodeQuotaUnsupported)
+			}
+			rig.Clean(t, y.Root)
+		})
+	}
+}
+
 // TestNoHardQuota: where nothing enforces it, a hard quota stops the launch.
 func TestNoHardQuota(t *testing.T) {
 	testenv.Root(t)
