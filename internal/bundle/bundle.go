@@ -12,6 +12,7 @@ package bundle
 
 import (
 	"archive/tar"
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -137,10 +138,14 @@ func packOne(t *tar.Writer, p, rel string) error {
 // Unpack fills the empty directory into from an archive. It says what is wrong with
 // one before anything of it counts: the caller throws the directory away then.
 func Unpack(r io.Reader, into *os.File) (s Stats, err error) {
-	t := tar.NewReader(io.LimitReader(r, MaxArchive))
+	in := &ending{r: io.LimitReader(r, MaxArchive)}
+	t := tar.NewReader(in)
 	entries := 0
 	for {
 		h, err := t.Next()
+		if err == io.EOF && !in.marked() {
+			return s, arrived(io.ErrUnexpectedEOF)
+		}
 		if err == io.EOF {
 			return s, nil
 		}
@@ -165,6 +170,30 @@ func Unpack(r io.Reader, into *os.File) (s Stats, err error) {
 		}
 	}
 }
+
+// ending notes that there was no more to read: package tar takes that for the end of
+// an archive, which its own mark has to be.
+type ending struct {
+	r     io.Reader
+	over  bool
+	total int64
+	zeros int64 // how many bytes of zero came last
+}
+
+func (e *ending) Read(b []byte) (int, error) {
+	n, err := e.r.Read(b)
+	e.over = e.over || n == 0 && err == io.EOF
+	e.total += int64(n)
+	if tail := len(bytes.TrimRight(b[:n], "\x00")); tail > 0 {
+		e.zeros = int64(n - tail)
+	} else {
+		e.zeros += int64(n)
+	}
+	return n, err
+}
+
+// marked tells whether what was read ended with an archive's mark: blocks of zeros.
+func (e *ending) marked() bool { return !e.over && e.total%512 == 0 && e.zeros >= 512 }
 
 // arrived explains why an archive cannot be read on.
 func arrived(err error) error {
