@@ -100,6 +100,10 @@ func (a *attempt) planGroup() error {
 	if err != nil {
 		return a.withoutGroup(err)
 	}
+	if tree.Version == 2 && a.scoped() {
+		a.scopeLimits, a.protections.CgroupVersion = limits, 2 // a process is in one group only
+		return nil
+	}
 	a.groupLimits, a.groupDirs = limits, tree.Plan("yoi-"+string(a.req.WorkerID), limits)
 	return nil
 }
@@ -176,6 +180,8 @@ func (l *Local) endGroup(r ledger.Resource) error {
 const (
 	oomFile   = "oom"
 	tasksFile = "tasks"
+	// stoppedFile: the service manager was told to stop the Worker.
+	stoppedFile = "stopped"
 )
 
 func countFile(id policy.WorkerID, name string) string {
@@ -197,6 +203,12 @@ func (l *Local) writeCount(id policy.WorkerID, name string, n uint64) error {
 func (l *Local) withLimits(id policy.WorkerID, o nsexec.Outcome) nsexec.Outcome {
 	if ok, err := l.root.Exists(countFile(id, tasksFile)); err == nil && ok {
 		o.TasksDenied = true
+	}
+	if ok, err := l.root.Exists(countFile(id, stoppedFile)); err == nil && ok {
+		o.Stopped = true
+		if o.Lost { // PID 1 was killed with all others
+			o.Lost, o.Signal, o.ExitCode, o.EndedAt = false, int(unix.SIGKILL), 128+int(unix.SIGKILL), time.Now()
+		}
 	}
 	if ok, err := l.root.Exists(countFile(id, oomFile)); err != nil || !ok {
 		return o

@@ -66,6 +66,8 @@ type attempt struct {
 	group       *cgroup.Group
 	groupDirs   map[string]string
 	groupLimits cgroup.Limits
+	// scopeLimits are those that the service manager keeps.
+	scopeLimits cgroup.Limits
 	warnings    []policy.Diagnostic
 	// audit is nil unless the Worker's refusals are told.
 	audit       *audit
@@ -151,6 +153,7 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	if err := a.enterGroup(spec); err != nil {
 		return nil, err
 	}
+	a.withScope(spec)
 	p, err := nsexec.Launch(ctx, spec)
 	if err != nil {
 		a.endEgress()
@@ -365,6 +368,9 @@ func (a *attempt) intend(ctx context.Context) error {
 	worker := map[string]string{"worker": string(a.req.WorkerID)}
 	process := newResource(ledger.KindProcess, id, rootdir.Worker(a.req.WorkerID))
 	process.Attrs = worker
+	if a.scoped() {
+		process.Attrs = map[string]string{"worker": string(a.req.WorkerID), scopeAttr: "1"}
+	}
 	if ok, err := a.l.root.Exists(rootdir.Worker(a.req.WorkerID)); err != nil || ok {
 		return policy.Errorf(policy.CodeConflict, "helper.launch", "the worker %s exists already", a.req.WorkerID).Because(err)
 	}

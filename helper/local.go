@@ -35,7 +35,9 @@ type LocalOptions struct {
 	LayersProgram string
 	// EgressProgram is yoi-egress; "" is egress.Program().
 	EgressProgram string
-	Log           *slog.Logger
+	// Scopes is nil without a service manager.
+	Scopes Scopes
+	Log    *slog.Logger
 }
 
 // Local does the work in this process, with this process' privilege: as root it
@@ -53,6 +55,7 @@ type Local struct {
 	bootID     string
 	layersProg string
 	egressProg string
+	scopes     Scopes
 
 	hostOnce sync.Once
 	host     *hostRoot
@@ -93,7 +96,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 	}
 	l := &Local{
 		root: o.Root, ledger: o.Ledger, ledgerDir: o.LedgerDir, log: o.Log,
-		privileged: hasAdmin(), layersProg: o.LayersProgram, egressProg: o.EgressProgram,
+		privileged: hasAdmin(), layersProg: o.LayersProgram, egressProg: o.EgressProgram, scopes: o.Scopes,
 		workers:  make(map[policy.WorkerID]*worker),
 		held:     make(map[policy.AllocationID][]ledger.Resource),
 		own:      make(map[policy.AllocationID]bool),

@@ -81,6 +81,7 @@ func (l *Local) recoverOwner(ctx context.Context, id policy.AllocationID, hs []l
 			rs = append(rs, h.Resource)
 		}
 	}
+	l.clearSlice(ctx, id)
 	err := l.syncParents(rs)
 	if err == nil {
 		err = l.release(id, rs...)
@@ -165,6 +166,9 @@ func (l *Local) settle(ctx context.Context, id policy.AllocationID, hs []ledger.
 			continue
 		}
 		if !live {
+			if r.Kind == ledger.KindProcess {
+				l.endScope(r)
+			}
 			gone = append(gone, r)
 			continue
 		}

@@ -50,6 +50,7 @@ func (l *Local) Remove(ctx context.Context, req RemoveRequest) error {
 			return err
 		}
 	}
+	l.clearSlice(ctx, id)
 	if req.Background {
 		return l.removeBehind(ctx, id, rs)
 	}

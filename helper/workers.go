@@ -144,7 +144,11 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error) {
 	var gone []ledger.Resource
 	for _, r := range w.records() {
 		switch {
-		case r.Kind == ledger.KindProcess || r.Kind == ledger.KindUIDRange:
+		case r.Kind == ledger.KindProcess:
+			l.endScope(r)
+			gone = append(gone, r)
+			o = l.withLimits(w.id, o)
+		case r.Kind == ledger.KindUIDRange:
 			gone = append(gone, r)
 		case r.Kind == ledger.KindCgroup:
 			if rerr := l.endGroup(r); rerr != nil {
@@ -445,6 +449,7 @@ func (l *Local) adopt(r ledger.Resource, pidfd *os.File, rs []ledger.Resource) p
 	l.mu.Lock()
 	l.workers[id] = w
 	l.mu.Unlock()
+	l.watchScope(id, r)
 	l.guardQuota(w)
 	go func() {
 		waitPidfd(pidfd)

@@ -24,6 +24,8 @@ type Outcome struct {
 	// Denied is never set here: whoever answers the filter's notifications counts
 	// what it refused.
 	Denied []Denial
+	// Stopped is never set here either: the service manager was told to stop it.
+	Stopped bool
 	// Lost: PID 1 ended without an outcome record, because it was killed from
 	// outside or its launcher died.
 	Lost bool

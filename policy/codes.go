@@ -159,6 +159,7 @@ const (
 	CodeIDRangeExhausted      Code = "id_range_exhausted"
 	CodeIDMapUnavailable      Code = "idmap_unavailable"
 	CodeKernelFeatureMissing  Code = "kernel_feature_missing"
+	CodeServiceManager        Code = "service_manager_unavailable"
 
 	CodeLedgerBroken    Code = "ledger_broken"
 	CodeLedgerBusy      Code = "ledger_busy"
@@ -350,6 +351,7 @@ var catalog = []Info{
 	{CodeIDRangeExhausted, 503, "No free uid range is left", "Stop some Workers, or enlarge the pool in config.toml."},
 	{CodeIDMapUnavailable, 503, "The file system does not support idmapped mounts", "Put the Runtime root on ext4, xfs, btrfs or tmpfs of a kernel from 5.19 on."},
 	{CodeKernelFeatureMissing, 503, "The kernel lacks a needed feature", "Use a newer kernel: yoi doctor names it."},
+	{CodeServiceManager, 503, "The service manager does not take the worker", "See systemctl status and journalctl -b -p err; without systemd, start yoi-helper with --no-scopes."},
 
 	{CodeLedgerBroken, 500, "The cleanup ledger's hash chain is broken", "Nothing is cleaned up until it is looked at: yoi ledger verify."},
 	{CodeLedgerBusy, 409, "Another process is recovering this Runtime root", "Wait for it to end."},

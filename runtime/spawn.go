@@ -266,7 +266,7 @@ func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {
 	}
 	out := registry.Outcome{
 		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost, Exceeded: o.Exceeded,
-		OOMKilled: o.OOM, TasksDenied: o.TasksDenied, UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
+		OOMKilled: o.OOM, TasksDenied: o.TasksDenied, Stopped: o.Stopped, UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
 	}
 	for _, d := range o.Denied {
 		out.Denied = append(out.Denied, registry.DeniedCall{

@@ -23,6 +23,7 @@ import (
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/systemd"
 )
 
 const usage = `yoi-helper serves the privileged side of yoi-runtime on a unix socket.
@@ -34,6 +35,7 @@ const usage = `yoi-helper serves the privileged side of yoi-runtime on a unix so
   --allow-uid LIST    uids admitted beside root; default: the root's owner
   --id-base N         first uid of the pool of Workers' ranges (default %d)
   --id-count N        number of ranges of 65536 uids (default %d)
+  --no-scopes         under systemd too, keep Workers below the service's own group
   -v                  log every request
 
 example: yoi-helper --runtime-root /var/lib/yoi --socket /run/yoi/helper.sock
@@ -60,6 +62,7 @@ type config struct {
 	allow        []uint32
 	pool         helper.IDPool
 	verbose      bool
+	noScopes     bool
 }
 
 func parse() (c config, err error) {
@@ -73,6 +76,7 @@ func parse() (c config, err error) {
 	flag.UintVar(&base, "id-base", base, "")
 	flag.UintVar(&count, "id-count", count, "")
 	flag.BoolVar(&c.verbose, "v", false, "")
+	flag.BoolVar(&c.noScopes, "no-scopes", false, "")
 	flag.Parse()
 	if flag.NArg() > 0 || c.root == "" {
 		flag.Usage()
@@ -130,7 +134,13 @@ func run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	h, err := helper.NewLocal(helper.LocalOptions{Root: root, Ledger: l, LedgerDir: dir, Role: ledger.RoleHelper, SpareNetworks: spareNetworks, IDPool: c.pool, Log: log})
+	var scopes helper.Scopes
+	if systemd.Booted() && !c.noScopes {
+		m := new(systemd.Manager)
+		defer m.Close()
+		scopes = m
+	}
+	h, err := helper.NewLocal(helper.LocalOptions{Root: root, Ledger: l, LedgerDir: dir, Role: ledger.RoleHelper, SpareNetworks: spareNetworks, IDPool: c.pool, Scopes: scopes, Log: log})
 	if err != nil {
 		return err
 	}

@@ -116,6 +116,10 @@ func outcome(o *runtime.Outcome) string {
 		return "time limit"
 	case o.OOMKilled:
 		return "out of memory"
+	case o.Stopped && o.Signal != "":
+		return o.Signal + ", stopped by systemd"
+	case o.Stopped:
+		return fmt.Sprintf("exit %d, stopped by systemd", o.ExitCode)
 	case o.Exceeded != "":
 		return o.Signal + ", quota exceeded: " + o.Exceeded
 	case o.Signal != "":

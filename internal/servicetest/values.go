@@ -91,7 +91,7 @@ func WorkerRecord() runtime.Worker {
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
 		Terminal:    true, Paused: true, Sessions: []runtime.Session{session()}, SessionsBefore: 3,
 		Outcome: &runtime.Outcome{
-			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, TasksDenied: true, Lost: true, Exceeded: "disk_bytes",
+			ExitCode: 137, Signal: "SIGKILL", CoreDumped: true, TimedOut: true, OOMKilled: true, TasksDenied: true, Stopped: true, Lost: true, Exceeded: "disk_bytes",
 			Denied:   []runtime.DeniedCall{{Call: "ptrace", Answer: "EPERM", Program: "gdb", Count: 3}},
 			UserTime: time.Second, SystemTime: time.Millisecond, MaxRSS: 1 << 20, WallTime: time.Minute,
 			Work: []runtime.Work{{

@@ -113,7 +113,9 @@ type Outcome struct {
 	OOMKilled  bool   `json:"oom_killed,omitempty"`
 	// TasksDenied: it asked for more processes and threads than the limit tasks.
 	TasksDenied bool `json:"tasks_denied,omitempty"`
-	Lost        bool `json:"lost,omitempty"`
+	// Stopped: the host's service manager was told to stop it (systemctl stop, a shutdown).
+	Stopped bool `json:"stopped_by_service_manager,omitempty"`
+	Lost    bool `json:"lost,omitempty"`
 	// Exceeded is the bound of the workspace's quota that ended the Worker:
 	// disk_bytes, inodes, or unmeasurable for a tree that hid what it holds.
 	Exceeded   string        `json:"quota_exceeded,omitempty"`

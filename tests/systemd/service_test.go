@@ -98,6 +98,7 @@ type worker struct {
 	Outcome *struct {
 		ExitCode *int `json:"exit_code"`
 		Lost     bool
+		Stopped  bool `json:"stopped_by_service_manager"`
 	}
 }
 
@@ -238,5 +239,65 @@ func TestPackage(t *testing.T) {
 	}
 	if r := h.Run("id", "yoi"); r.Code == 0 {
 		t.Error("the user yoi is left")
+	}
+}
+
+// TestScopes: each Worker is in a scope of its own below its workspace's slice, with
+// what enters it later; it is stopped there by name, alone and with all others; a
+// command of which the manager would expand parts reaches the Worker as it is.
+func TestScopes(t *testing.T) {
+	h := installed(t)
+	yoi(h, "repo", "add", "/srv/app").Want(0)
+	spawn := func(args ...string) (ws, wk string) {
+		t.Helper()
+		ws = answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
+		wk = answer[made](t, yoi(h, append([]string{"worker", "spawn", "--json", ws, "--"}, args...)...)).ID
+		return ws, wk
+	}
+	const odd = "$HOME ${HOME} %n %% $$"
+	ws, wk := spawn("sh", "-c", `echo "$1"; exec sleep 987654`, "sh", odd)
+	h.Eventually("the worker is ready", func() bool { return yoi(h, "worker", "logs", wk).Stdout == odd+"\n" })
+	slice := "yoi-workspace-" + strings.ReplaceAll(ws, "-", `\x2d`) + ".slice"
+	if out := h.OK("systemctl", "show", "--property=Slice,SubState,TasksMax", "yoi-"+wk+".scope"); out != "Slice="+slice+"\nTasksMax=infinity\nSubState=running\n" {
+		t.Errorf("the scope: %s", out)
+	}
+	if out := h.OK("systemctl", "show", "--property=ControlGroup", "--value", "yoi-"+wk+".scope"); out != "/yoi.slice/yoi-workspace.slice/"+slice+"/yoi-"+wk+".scope\n" {
+		t.Errorf("the scope's group is %s", out)
+	}
+	if out := yoi(h, "worker", "exec", wk, "--", "cat", "/proc/self/cgroup").Want(0).Stdout; strings.Contains(out, "yoi") || strings.Contains(out, "..") {
+		t.Errorf("an entered process sees its group: %s", out)
+	}
+	agent(h, "sh", "-c", `yoi --socket /run/yoi/runtimed.sock worker exec `+wk+` -- sleep 987655 &
+		until systemd-cgls --no-pager --unit yoi-`+wk+`.scope | grep -q "sleep 987655"; do sleep 0.05; done`).Want(0)
+	// A restart in between: the manager's word is heard by whoever adopted the Worker.
+	h.OK("systemctl", "restart", "yoi-helper", "yoi-runtimed")
+	yoi(h, "doctor")
+	h.OK("systemctl", "stop", "yoi-"+wk+".scope")
+	if w := ended(t, h, wk); w.Outcome == nil || !w.Outcome.Stopped || w.Outcome.Lost {
+		t.Errorf("stopped by name: %+v", w.Outcome)
+	}
+	yoi(h, "ws", "rm", ws).Want(0)
+	one, first := spawn("sleep", "987656")
+	two, second := spawn("sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done")
+	h.Eventually("the second worker is ready", func() bool { return yoi(h, "worker", "logs", second).Stdout == "ready\n" })
+	h.OK("systemctl", "stop", "yoi-workspace.slice")
+	for _, id := range []string{first, second} {
+		if w := ended(t, h, id); w.Outcome == nil || !w.Outcome.Stopped {
+			t.Errorf("stopped with all others: %+v", w.Outcome)
+		}
+	}
+	three, third := spawn("true")
+	if w := ended(t, h, third); w.Outcome == nil || w.Outcome.Stopped || w.Outcome.ExitCode == nil || *w.Outcome.ExitCode != 0 {
+		t.Errorf("a worker that ended by itself: %+v", w.Outcome)
+	}
+	for _, id := range []string{one, two, three} {
+		yoi(h, "ws", "rm", id).Want(0)
+	}
+	h.Eventually("no unit of a worker is left", func() bool {
+		return h.OK("systemctl", "list-units", "--all", "--no-legend", "--plain", "yoi-wk-*", "yoi-workspace-*") == ""
+	})
+	h.OK("systemctl", "stop", "yoi.slice")
+	if r := h.Run("pgrep", "--list-full", "yoi"); r.Code == 0 {
+		t.Errorf("behind the slice's stop there are %s", r.Stdout)
 	}
 }
