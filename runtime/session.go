@@ -168,7 +168,7 @@ func (r *Runtime) attendSession(ctx context.Context, v Session, c *connection) (
 		end <- ended{o, err}
 	}()
 	canceled := ctx.Done()
-	var kill <-chan time.Time
+	var kill, lost <-chan time.Time
 	signal := func(n unix.Signal) {
 		if err := r.helper.SignalSession(after, v.ID, int(n)); err != nil {
 			r.log.Debug("signal not sent to a session", "session", v.ID, "signal", n, "error", err)
@@ -196,6 +196,13 @@ func (r *Runtime) attendSession(ctx context.Context, v Session, c *connection) (
 			kill = time.After(sessionGrace)
 		case <-kill:
 			signal(unix.SIGKILL)
+			lost = time.After(sessionGrace)
+		case <-lost:
+			// A Worker that traces it, where Landlock does not forbid that, may keep its
+			// end from us as long as the Worker lives (ptrace(2)).
+			c.drain(ctx)
+			v.End = registry.SessionLost
+			return v, nil
 		case e := <-end:
 			c.drain(ctx)
 			return outcomeOfSession(v, e.o), e.err
