@@ -257,7 +257,7 @@ func findInit(want ledger.Identity) *os.File {
 		if err != nil {
 			continue
 		}
-		if name, err := os.ReadFile("/proc/" + e.Name() + "/comm"); err != nil || string(name) != nsexec.InitName+"\n" {
+		if args, err := os.ReadFile("/proc/" + e.Name() + "/cmdline"); err != nil || string(args) != nsexec.InitName+"\x00" {
 			continue
 		}
 		fd, err := unix.PidfdOpen(pid, 0)

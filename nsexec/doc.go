@@ -40,6 +40,13 @@
 // that the Worker lacks (ptrace(2)), from its exec on it is not dumpable because
 // its file is unreadable, and proc is mounted with hidepid=invisible.
 //
+// # Entering
+//
+// Enter runs a command in a running sandbox, as another list of system calls, in a
+// process that shares no memory with the launcher (replay.NewDetached): see there, and
+// enter.go, for why. From the moment in which it has the Worker's uid in the Worker's
+// pid namespace, the Worker can stop or kill it, but neither see nor trace it.
+//
 // # Lifetime
 //
 // With DieWithParent the sandbox ends with the launcher, however that dies: by

@@ -56,7 +56,7 @@ func hunt() {
 		// memory, before anybody can attach again (begin_new_exec in fs/exec.c).
 		entering := func() bool {
 			name, err := os.ReadFile(at + "/comm")
-			return err == nil && string(name) == "yoi-enter\n"
+			return err == nil && string(name) != "true\n"
 		}
 		if _, _, errno := syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0); errno == 0 {
 			if entering() {

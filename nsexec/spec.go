@@ -14,7 +14,7 @@ type IDMap = mounts.IDMap
 // DefaultID is the Worker's uid and gid inside every sandbox.
 const DefaultID = 1000
 
-// InitName is the name of every sandbox's PID 1, proc_pid_comm(5). TerminalFD is
+// InitName is all of the command line of every sandbox's PID 1. TerminalFD is
 // where it has the master of a resident terminal, FirstHold the first of Spec.Hold.
 const (
 	InitName   = "yoi-init"

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
+	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
@@ -158,4 +160,47 @@ func residentMiB(r *room, pid int) float64 {
 	_, err = fmt.Sscan(string(b), &size, &resident)
 	r.must(err)
 	return resident * float64(os.Getpagesize()) / (1 << 20)
+}
+
+// enterAgainstNsenter compares a session in a running Worker, from the request to the
+// reaped process, with a whole run of nsenter into the same namespaces, which applies
+// neither ids nor filter nor Landlock.
+func enterAgainstNsenter(r *room) {
+	s, ids := launchStation(r, 1)
+	w := policy.NewWorkerID()
+	req := helper.LaunchRequest{
+		WorkerID: w, AllocationID: ids[0], Repositories: []helper.RepositoryTree{s.tree},
+		Command: []string{"/bin/sleep", "100000"}, Env: []string{"PATH=/usr/bin:/bin", "HOME=/home/worker"},
+		RepositoryID: repoID, Root: policy.RootSystem, Logs: true,
+	}
+	l, err := s.remote.Launch(r.ctx, req, helper.LaunchFiles{Filter: s.filter})
+	r.must(err)
+	defer l.Pidfd.Close()
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", l.Pidfd.Fd()))
+	r.must(err)
+	var pid string
+	for line := range strings.Lines(string(info)) {
+		if p, ok := strings.CutPrefix(line, "Pid:"); ok {
+			pid = strings.TrimSpace(p)
+		}
+	}
+	req.Command = []string{"/bin/true"}
+	own, peer := r.turns(r.runs(200),
+		func() time.Duration {
+			return timed(func() {
+				id := policy.NewSessionID()
+				_, err := s.remote.Enter(r.ctx, helper.EnterRequest{SessionID: id, Worker: req}, helper.EnterFiles{Filter: s.filter})
+				r.must(err)
+				o, err := s.remote.WaitSession(r.ctx, id)
+				r.must(err)
+				if o.ExitCode != 0 {
+					r.Fatalf("/bin/true ended so: %+v", o)
+				}
+			})
+		},
+		func() time.Duration { return timed(func() { r.do("nsenter", "-t", pid, "-a", "/bin/true") }) })
+	r.times("worker exec of /bin/true, request to reaped", "nsenter -a into the same sandbox", 1.5, own, peer)
+	r.must(s.remote.Kill(r.ctx, w))
+	_, err = s.remote.Wait(r.ctx, w)
+	r.must(err)
 }

@@ -28,4 +28,5 @@ var suite = []section{
 	{17, "disk of the 20th workspace of 100,000 files", diskOfOneMore},
 	{18, "ws fork of 100,000 files, against a snapshot, an overlay mount and cp", forks},
 	{19, "ws diff after 10 edits in 100,000 files, against git status", diffs},
+	{20, "worker exec of /bin/true by the running helper, against nsenter", enterAgainstNsenter},
 }
