@@ -350,7 +350,8 @@ func (t *treeImport) publish(ctx context.Context) error {
 	if !t.ready {
 		return nil
 	}
-	return t.repo.publish(ctx, t.name, t.key, t.made, true)
+	t.made.Boot = bootID()
+	return t.repo.publish(ctx, t.name, t.key, t.made, t.made.Boot == "")
 }
 
 // abandon leaves the tree to git.

@@ -89,5 +89,8 @@ func (r *repo) useLike(ctx context.Context, key, holder, like string) error {
 	if !exists(r.treePath(key+".use") + "/" + like) {
 		return policy.Errorf(policy.CodeConflict, opPristine, "%s does not use its tree any more", like)
 	}
+	if err := r.settle(key); err != nil {
+		return err
+	}
 	return r.use(key, holder)
 }

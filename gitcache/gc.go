@@ -59,7 +59,7 @@ func (c *Cache) GC(ctx context.Context, id policy.RepositoryID, o GCOptions) (GC
 		return rep, err
 	}
 	rep.BytesAfter = diskUsage(r.bare())
-	return rep, nil
+	return rep, r.settleTrees(ctx)
 }
 
 // mendForGC rebuilds a mirror whose packs are not what they were. Collecting in

@@ -424,7 +424,7 @@ func (im *snapshotImport) publish(ctx context.Context) error {
 		if err := r.salvage(ctx, im.gitDir(), im.src, im.lock); err != nil {
 			return err
 		}
-		if err := errors.Join(os.Chmod(im.gitDir(), 0o755), syncFS(im.gitDir()), os.Rename(im.gitDir(), r.bare()), syncDir(r.dir)); err != nil {
+		if err := errors.Join(os.Chmod(im.gitDir(), 0o755), syncTree(im.gitDir()), os.Rename(im.gitDir(), r.bare()), syncDir(r.dir)); err != nil {
 			return diskError(opImport, "the mirror cannot be put in place", err)
 		}
 		im.created = false

@@ -51,16 +51,17 @@ func identifyGitFiles(dir string) (map[string]fileID, error) {
 // directory is what was built.
 func (r *repo) sound(key string) (marker, bool) {
 	m, ok := r.readMarker(key)
-	if !ok {
-		return m, false
-	}
+	return m, ok && (m.Boot == "" || m.Boot == bootID()) && r.sameGitFiles(key, m)
+}
+
+func (r *repo) sameGitFiles(key string, m marker) bool {
 	for _, name := range gitFiles {
 		id, err := identify(r.treePath(filepath.Join(key, ".git", name)))
 		if err != nil || id != m.Git[name] {
-			return m, false
+			return false
 		}
 	}
-	return m, true
+	return true
 }
 
 // clear makes room for a tree to be built. What is there has no marker, or no

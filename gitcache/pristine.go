@@ -23,8 +23,9 @@ type Pristine struct {
 	Key     string // <tree-id>[.<scope-key>]
 	RelPath string // relative to the Runtime root
 	Tree
-	r    *repo
-	lock *lockFile
+	r       *repo
+	lock    *lockFile
+	settled bool
 }
 
 // marker is the file beside a tree that says it is complete. A tree without
@@ -38,8 +39,10 @@ type marker struct {
 	Warnings []policy.Diagnostic `json:"warnings,omitempty"`
 	// Snapshot says that the tree was taken of a working tree, and goes with its
 	// last holder.
-	Snapshot bool              `json:"snapshot,omitempty"`
-	Git      map[string]fileID `json:"git"`
+	Snapshot bool `json:"snapshot,omitempty"`
+	// Boot is set until the tree is known to be durable: see settle.go.
+	Boot string            `json:"boot,omitempty"`
+	Git  map[string]fileID `json:"git"`
 }
 
 func (r *repo) treePath(name string) string { return r.path("trees", name) }
@@ -75,7 +78,7 @@ func (r *repo) pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristin
 		if m, ok := r.sound(key); ok {
 			now := time.Now()
 			_ = os.Chtimes(lockPath, now, now) // for eviction: when it was last wanted
-			t := &Pristine{Repo: r.id, Key: key, RelPath: r.rel("trees", key), Tree: m.Tree, r: r, lock: l}
+			t := &Pristine{Repo: r.id, Key: key, RelPath: r.rel("trees", key), Tree: m.Tree, r: r, lock: l, settled: m.Boot == ""}
 			return t, m.Warnings, nil
 		}
 		l.unlock()
@@ -83,7 +86,7 @@ func (r *repo) pristine(ctx context.Context, p policy.RepositoryPoint) (*Pristin
 		if l, err = lock(ctx, lockPath, unix.LOCK_EX); err != nil {
 			return nil, nil, r.lockError(err)
 		}
-		if _, ok := r.sound(key); !ok {
+		if _, ok := r.sound(key); !ok && !r.survived(ctx, key) {
 			err = r.buildPristine(ctx, p, key, l)
 		}
 		l.unlock()
@@ -181,7 +184,7 @@ func (r *repo) makeTop(ctx context.Context, dir string) error {
 
 // publish makes the tree, and the directory of its holders, durable before
 // anything says that it is complete. One whose holder a power failure ends is
-// complete without that.
+// complete without that; one whose marker names this boot is settled later.
 func (r *repo) publish(ctx context.Context, name, key string, m marker, durable bool) error {
 	tmp, final := r.treePath(name), r.treePath(key)
 	var err error
@@ -199,12 +202,12 @@ func (r *repo) publish(ctx context.Context, name, key string, m marker, durable 
 			err = nil // holders of the tree that this one replaces
 		}
 	}
-	if err == nil {
+	if err == nil { // the ledger is about to forget the temporary name
 		err = syncDir(filepath.Dir(final))
 	}
 	b, jsonErr := json.Marshal(m)
 	if err = errors.Join(err, jsonErr); err == nil {
-		err = writeFile(final+".json", b, 0o600, true)
+		err = writeFile(final+".json", b, 0o600, m.Boot == "")
 	}
 	if err != nil {
 		return diskError(opPristine, "the tree cannot be put in place", err)

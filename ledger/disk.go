@@ -113,17 +113,12 @@ func openDirAt(dir *os.File, name string) (*os.File, error) {
 	return openAt(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
-// makeDir makes a directory durably; an existing one is made durable too,
-// since its maker may have died before the fsync.
-func makeDir(d disk, dir *os.File, name string) (*os.File, error) {
+// makeDir makes a directory, or opens the one that is there. A new stream's are
+// made durable by syncAbove.
+func makeDir(dir *os.File, name string) (*os.File, error) {
 	err := unix.Mkdirat(int(dir.Fd()), name, 0o755)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, os.NewSyscallError("mkdirat", err)
-	}
-	if err == nil {
-		if err := d.syncDir(dir); err != nil {
-			return nil, err
-		}
 	}
 	return openDirAt(dir, name)
 }

@@ -69,7 +69,7 @@ func Open(ctx context.Context, o Options) (_ *Ledger, err error) {
 	if l.ledger, err = openAt(o.Dir, ".", unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
 		return nil, failed(op, err)
 	}
-	role, err := makeDir(o.disk, l.ledger, o.Role)
+	role, err := makeDir(l.ledger, o.Role)
 	if err != nil {
 		return nil, failed(op, err)
 	}
@@ -123,7 +123,7 @@ func asWriteError(op string, err error) error {
 
 // claim takes stream n if its lock is free.
 func (l *Ledger) claim(role *os.File, n int) (ok bool, err error) {
-	dir, err := makeDir(l.opts.disk, role, streamName(n))
+	dir, err := makeDir(role, streamName(n))
 	if err != nil {
 		return false, err
 	}

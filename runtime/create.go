@@ -279,6 +279,11 @@ func (c *creation) pristine(ctx context.Context) error {
 		c.undo = append(c.undo,
 			func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) },
 			func(ctx context.Context) error { return c.r.cache.ReleasePristine(ctx, id, tree.Key, holder) })
+		if !c.ephemeral {
+			if err := tree.Settle(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
