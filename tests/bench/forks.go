@@ -63,6 +63,10 @@ func (r *room) fork(fs string, w worked) side {
 	}
 }
 
+// forks compares a whole fork, durable and recorded, with what makes the files
+// alone. The snapshot ioctl is a transaction, so durable too, but nobody could find
+// what it made after a crash; an overlay mount and cp leave nothing to the disk at
+// all. Each of our further waits for the disk costs about what the ioctl costs.
 func forks(r *room) {
 	fs := r.fs("btrfs", 6144)
 	w := r.worked(fs, policy.StrategyBtrfsSnapshot)
