@@ -18,7 +18,8 @@ func Markdown() string {
 	for _, p := range Profiles() {
 		fmt.Fprintf(&s, "- `%s`: %s\n", p.Name, p.Why)
 	}
-	s.WriteString("\n## Groups\n\n| group | profiles | answer | calls | why |\n|---|---|---|---|---|\n")
+	s.WriteString("\n## Tools\n\nEach is at work in a test (tests/toolchains) under the least profile that it needs.\n\n| tool | profile | because |\n|---|---|---|\n" + toolsTable +
+		"\n## Groups\n\n| group | profiles | answer | calls | why |\n|---|---|---|---|---|\n")
 	for _, g := range allGroups() {
 		var in []string
 		for _, p := range Profiles() {
@@ -34,6 +35,14 @@ func Markdown() string {
 	}
 	return s.String()
 }
+
+const toolsTable = "" +
+	"| git, make, gcc, Go (build, test), node and npm, python and venv, java, cargo | default | strict too, where nothing listens on TCP and nothing runs a program that has no path |\n" +
+	"| servers on loopback, databases | default | making AF_INET sockets; System V IPC |\n" +
+	"| a sandbox by seccomp or Landlock of an agent's own | default | both only take rights away; under audit no filter of its own can have a listener |\n" +
+	"| gdb, strace, sanitizers that trace | debug | tracing; personality's ADDR_NO_RANDOMIZE |\n" +
+	"| bubblewrap, Chromium with its sandbox, rootless containers | nested | namespaces, mounting |\n" +
+	"| a program that fails and nobody knows why | audit | tells what was refused; then choose |\n"
 
 // allGroups are the groups of all profiles, each once.
 func allGroups() []Group {
