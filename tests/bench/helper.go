@@ -117,12 +117,14 @@ func (s *station) workspace() policy.AllocationID {
 // launch runs /bin/true in the full default sandbox, from the request to the
 // recorded outcome. Like a daemon's Worker it outlives a helper's crash and has
 // log files.
-func (s *station) launch(id policy.AllocationID) {
+func (s *station) launch(id policy.AllocationID) { s.launchLimited(id, policy.Limits{}) }
+
+func (s *station) launchLimited(id policy.AllocationID, limits policy.Limits) {
 	w := policy.NewWorkerID()
 	l, err := s.remote.Launch(s.r.ctx, helper.LaunchRequest{
 		WorkerID: w, AllocationID: id, Repositories: []helper.RepositoryTree{s.tree},
 		Command: []string{"/bin/true"}, Env: []string{"PATH=/usr/bin:/bin", "HOME=/home/worker"},
-		RepositoryID: repoID, Root: policy.RootSystem, Logs: true,
+		RepositoryID: repoID, Root: policy.RootSystem, Logs: true, Limits: limits,
 	}, helper.LaunchFiles{Filter: s.filter})
 	s.r.must(err)
 	l.Pidfd.Close()

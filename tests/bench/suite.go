@@ -29,4 +29,7 @@ var suite = []section{
 	{18, "ws fork of 100,000 files, against a snapshot, an overlay mount and cp", forks},
 	{19, "ws diff after 10 edits in 100,000 files, against git status", diffs},
 	{20, "worker exec of /bin/true by the running helper, against nsenter", enterAgainstNsenter},
+	{21, "launch with every protection, against bubblewrap with the same filter", everyProtection},
+	{22, "the same sustained, 8 at once", sustained},
+	{23, "git status and go build inside, against outside", insideAndOutside},
 }

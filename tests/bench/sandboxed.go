@@ -1,0 +1,122 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
+)
+
+// everyLimit is what makes a launch have a control group as well.
+var everyLimit = policy.Limits{Tasks: 512, OpenFiles: 4096}
+
+// bwrapFiltered is bubblewrap with the same filter, which it reads for each run.
+func (r *room) bwrapFiltered(filter string, args []string) {
+	f, err := os.Open(filter)
+	r.must(err)
+	defer f.Close()
+	cmd := r.command("bwrap", append([]string{"--seccomp", "3"}, args...)...)
+	cmd.ExtraFiles = []*os.File{f}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.Fatalf("bwrap: %v\n%s", err, out)
+	}
+}
+
+// filterFile is the default filter as bubblewrap takes it.
+func (s *station) filterFile() string {
+	name := filepath.Join(s.root.Path, "..", "filter.bpf")
+	s.r.must(os.WriteFile(name, s.filter, 0o600))
+	return name
+}
+
+// everyProtection launches with what the default sandbox has and a control group,
+// in turn with bubblewrap and the same filter.
+func everyProtection(r *room) {
+	s, ids := launchStation(r, 1)
+	args, filter := s.bwrapArgs(ids[0]), s.filterFile()
+	own, peer := r.turns(r.runs(200),
+		func() time.Duration { return timed(func() { s.launchLimited(ids[0], everyLimit) }) },
+		func() time.Duration { return timed(func() { r.bwrapFiltered(filter, args) }) })
+	r.times("launch with every protection and a control group", "bwrap --unshare-all with the same filter", 0.7, own, peer)
+}
+
+// sustained is the same by eight callers at once, for a minute each.
+func sustained(r *room) {
+	const callers = 8
+	s, ids := launchStation(r, callers)
+	args, filter := s.bwrapArgs(ids[0]), s.filterFile()
+	span := 20 * time.Second
+	if r.quick {
+		span = 4 * time.Second
+	}
+	rate := func(f func(caller int)) float64 {
+		counts := make([]int, callers)
+		end := time.Now().Add(span)
+		took := timed(func() {
+			r.atOnce(callers, 1, func(c int) {
+				for time.Now().Before(end) {
+					r.goOn()
+					f(c)
+					counts[c]++
+				}
+			})
+		})
+		n := 0
+		for _, c := range counts {
+			n += c
+		}
+		return float64(n) / took.Seconds()
+	}
+	var own, peer []float64
+	for range 3 {
+		own = append(own, rate(func(c int) { s.launchLimited(ids[c], everyLimit) }))
+		peer = append(peer, rate(func(int) { r.bwrapFiltered(filter, args) }))
+	}
+	r.rates("the same, 8 at once, sustained for a minute", "bwrap likewise", 2, own, peer)
+}
+
+// buildScript times a build with a warm cache, as statusScript times a status.
+const buildScript = `export GOFLAGS=-mod=mod GOPROXY=off GOTOOLCHAIN=local; b() { go build -o /tmp/x ./policy/mkdiagnostics; }
+b; a=$EPOCHREALTIME; b; b=$EPOCHREALTIME; b; b; c=$EPOCHREALTIME; echo $a $b $c`
+
+// insideAndOutside does work that is mostly system calls in the sandbox and on the
+// host, and compares the second time of each.
+func insideAndOutside(r *room) {
+	fs := r.fs("ext4", 2048)
+	src := r.source(fs, 100_000)
+	compare := func(what, src, script string, n int) {
+		own, peer := r.turns(r.runs(n),
+			func() time.Duration {
+				_, second := statusTimes(r, r.yoi(filepath.Join(fs, "rt"), "run", "--repo", src, "--strategy", "overlay", "--", "bash", "-c", script))
+				return second
+			},
+			func() time.Duration {
+				cmd := r.command("bash", "-c", script)
+				cmd.Dir = src
+				out, err := cmd.Output()
+				r.must(err)
+				_, second := statusTimes(r, string(out))
+				return second
+			})
+		r.times(what, "the same outside", 1.05, own, peer)
+	}
+	compare("git status inside, 100,000 files, overlay", src, statusScript, 9)
+	compare("go build inside, warm cache", r.ownModule(fs), buildScript, 5)
+}
+
+// ownModule is a repository of a part of this one that needs no other module.
+func (r *room) ownModule(fs string) string {
+	module, err := rig.ModuleDir()
+	r.must(err)
+	dir := filepath.Join(fs, "module")
+	r.must(os.Mkdir(dir, 0o755))
+	r.do("cp", "-r", filepath.Join(module, "policy"), dir)
+	r.must(os.RemoveAll(filepath.Join(dir, "policy/seccomp")))
+	r.must(os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module yoi.dev/yoi-runtime\n\ngo 1.24\n"), 0o644))
+	r.do("git", "-C", dir, "init", "-q", "-b", "main")
+	r.do("git", "-C", dir, "add", "-A")
+	r.do("git", "-C", dir, "-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "module")
+	return dir
+}
