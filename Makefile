@@ -43,10 +43,11 @@ build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3,
 
 .PHONY: web
 web: ## check and compile the Backend's scripts into backend/assets (Node 18 or newer)
-	@cd backend/web && npm ci --silent && npm run --silent check && npm run --silent build
+	@scripts/setup
+	@cd backend/web && npm run --silent check && npm run --silent build
 
 .PHONY: demo-web
-demo-web: setup build ## a Runtime and a Backend with this repository as the example; prints the address
+demo-web: build ## a Runtime and a Backend with this repository as the example; prints the address
 	@scripts/demo-web
 
 .PHONY: man

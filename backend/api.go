@@ -2,7 +2,6 @@ package backend
 
 import (
 	"bytes"
-	_ "embed"
 	"errors"
 	"io"
 	"math"
@@ -20,14 +19,8 @@ import (
 	"yoi.dev/yoi-runtime/runtime"
 )
 
-//go:embed openapi.json
-var openAPI []byte
-
-// OpenAPI returns the document that describes the API (OpenAPI 3.0.3).
-func OpenAPI() []byte { return openAPI }
-
 func (c *call) getOpenAPI() error {
-	c.write(http.StatusOK, "application/json", openAPI)
+	c.write(http.StatusOK, "application/json", OpenAPI())
 	return nil
 }
 

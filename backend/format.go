@@ -55,7 +55,14 @@ func rough(d time.Duration) string {
 	case d < 48*time.Hour:
 		return fmt.Sprintf("%d h", d/time.Hour)
 	}
-	return fmt.Sprintf("%d days", d/(24*time.Hour))
+	switch days := d / (24 * time.Hour); {
+	case days < 60:
+		return fmt.Sprintf("%d days", days)
+	case days < 730:
+		return fmt.Sprintf("%d months", days/30)
+	default:
+		return fmt.Sprintf("%d years", days/365)
+	}
 }
 
 // duration is a time that something took.

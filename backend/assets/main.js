@@ -62,6 +62,8 @@ function live() {
     const kind = region.dataset.live;
     if (kind === "list" || kind === "workers")
         setInterval(() => soon(0), 5000);
+    if (kind === "detail")
+        soon(2500);
     if (kind === "worker") {
         setInterval(() => {
             if (region.dataset.liveEvery !== undefined)
@@ -147,6 +149,8 @@ function tree() {
         const got = await getJSON(url).catch(() => null);
         if (got === null) {
             box.hidden = true;
+            if (path !== "")
+                await show("");
             return;
         }
         const here = document.createElement("div");

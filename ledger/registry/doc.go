@@ -9,5 +9,5 @@
 // Each record is a JSON document beside the few columns that are searched.
 // Writes are immediate transactions in WAL mode with synchronous=FULL, so an
 // acknowledged write survives power loss, and several processes may have the
-// database open at once. It is the only package that links SQLite.
+// database open at once. In a Runtime it is the only package that links SQLite.
 package registry

@@ -10,7 +10,9 @@ function rough(s: number): string {
 	if (s < 60) return `${s} s`;
 	if (s < 3600) return `${Math.floor(s / 60)} min`;
 	if (s < 48 * 3600) return `${Math.floor(s / 3600)} h`;
-	return `${Math.floor(s / 86400)} days`;
+	const days = Math.floor(s / 86400);
+	if (days < 60) return `${days} days`;
+	return days < 730 ? `${Math.floor(days / 30)} months` : `${Math.floor(days / 365)} years`;
 }
 
 export function bytes(n: number): string {

@@ -58,6 +58,7 @@ function live(): void {
 	}
 	const kind = region.dataset.live;
 	if (kind === "list" || kind === "workers") setInterval(() => soon(0), 5000);
+	if (kind === "detail") soon(2500); // what was still being measured
 	if (kind === "worker") {
 		setInterval(() => {
 			if (region.dataset.liveEvery !== undefined) soon(0);
@@ -153,6 +154,7 @@ function tree(): void {
 		const got = await getJSON<{ names: string[] }>(url).catch(() => null);
 		if (got === null) {
 			box.hidden = true;
+			if (path !== "") await show(""); // what was typed is no directory: begin at the root
 			return;
 		}
 		const here = document.createElement("div");

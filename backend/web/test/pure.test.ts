@@ -16,6 +16,8 @@ test("times are told as the server tells them", () => {
 		[3600, "1 h ago"],
 		[47 * 3600, "47 h ago"],
 		[48 * 3600, "2 days ago"],
+		[61 * 86400, "2 months ago"],
+		[1111 * 86400, "3 years ago"],
 		[-90, "in 1 min"],
 	] as const)
 		assert.equal(ago(now - seconds * 1000, now), want);
