@@ -3,6 +3,8 @@
 package compile
 
 import (
+	"strconv"
+
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/policy/seccomp"
 )
@@ -16,3 +18,6 @@ func Filter(p policy.SandboxPolicy) ([]byte, error) {
 	}
 	return nil, policy.Errorf(policy.CodeSeccompUnavailable, "seccomp.compile", "this program was built without libseccomp")
 }
+
+// Name is the number: names are libseccomp's to know.
+func Name(nr int32) string { return strconv.Itoa(int(nr)) }
