@@ -2,6 +2,7 @@ package helper
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -37,7 +38,6 @@ func (r LaunchRequest) reachesOut() bool { return r.HostNetwork || r.Egress != n
 const (
 	EgressLog      = "egress.log"
 	EgressCounters = "egress.counters"
-	egressLock     = "egress.lock"
 )
 
 // EgressFile is the path of one of them below the Runtime root.
@@ -75,7 +75,8 @@ func (a *attempt) listen(ctx context.Context, s *nsexec.Spec) error {
 // Worker's, so whatever becomes of us it goes when the Worker does.
 func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []*os.File, worker *os.File) error {
 	unavailable := func(err error) error {
-		return policy.Errorf(policy.CodeEgressUnavailable, opEgress, "yoi-egress could not be started").Because(err)
+		return policy.Errorf(policy.CodeEgressUnavailable, opEgress, "yoi-egress could not be started").
+			Because(errors.New(err.Error())) // its code is not the Worker's: that could have been executed
 	}
 	files, err := a.egressFiles()
 	if err != nil {
@@ -119,7 +120,7 @@ const maxRoots = 2 << 20
 // egressStart is how long the program may take to its first word.
 const egressStart = 10 * time.Second
 
-// egressFiles makes the files that the program writes, and its lock.
+// egressFiles makes the files that the program writes.
 func (a *attempt) egressFiles() (f egress.Files, err error) {
 	l := a.l
 	meta, err := l.root.OpenDir(rootdir.Worker(a.req.WorkerID) + "/metadata")
@@ -127,7 +128,7 @@ func (a *attempt) egressFiles() (f egress.Files, err error) {
 		return f, diskError(opEgress, err)
 	}
 	defer meta.Close()
-	for _, n := range []string{EgressLog, EgressCounters, egressLock} {
+	for _, n := range []string{EgressLog, EgressCounters} {
 		made, err := l.newFile(meta, n)
 		if err != nil {
 			return f, diskError(opEgress, err)
@@ -145,11 +146,6 @@ func (a *attempt) egressFiles() (f egress.Files, err error) {
 				return f, diskError(opEgress, err)
 			}
 			f.Counters = made
-		case egressLock:
-			if err := unix.Flock(int(made.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-				return f, diskError(opEgress, err)
-			}
-			a.egressLock = made
 		}
 	}
 	return f, nil
@@ -188,7 +184,6 @@ func (a *attempt) egressSpec(worker *os.File) (*nsexec.Spec, error) {
 		Argv: []string{egressAt}, Env: []string{"GOTRACEBACK=none"}, Plan: mounts.Plan{Ops: ops, RootBytes: 2 << 20, RootInodes: 64},
 		Stdio: [3]*os.File{1: null, 2: null}, Filter: filter,
 		Hostname: "egress", HostNetwork: a.files.Outside == nil, Network: a.files.Outside, DieWith: worker,
-		Hold: []*os.File{a.egressLock},
 		Rlimits: []nsexec.Rlimit{
 			{Resource: unix.RLIMIT_CORE},
 			{Resource: unix.RLIMIT_NOFILE, Soft: open, Hard: open},
@@ -200,7 +195,7 @@ func (a *attempt) egressSpec(worker *os.File) (*nsexec.Spec, error) {
 		// (user_namespaces(7)); the program is the last.
 		m := []nsexec.IDMap{{Inside: workerID - 1, Outside: a.idRange.base + rangeSize - 2, Count: 2}}
 		s.UIDMap, s.GIDMap = m, m
-		s.Hold = append(s.Hold, a.idRange.lock)
+		s.Hold = []*os.File{a.idRange.lock}
 	}
 	return s, nil
 }

@@ -74,9 +74,8 @@ type attempt struct {
 	toolsDigest string
 	// secrets are wiped when the attempt is over.
 	secrets secret.Set
-	// egress is the running yoi-egress, if the Worker has one; egressLock its lock.
-	egress     *nsexec.Process
-	egressLock *os.File
+	// egress is the running yoi-egress, if the Worker has one.
+	egress *nsexec.Process
 }
 
 func (a *attempt) keep(f *os.File) *os.File {

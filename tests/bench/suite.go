@@ -32,4 +32,5 @@ var suite = []section{
 	{21, "launch with every protection, against bubblewrap with the same filter", everyProtection},
 	{22, "the same sustained, 8 at once", sustained},
 	{23, "git status and go build inside, against outside", insideAndOutside},
+	{24, "bytes and connections through the allowlist proxy, against none", throughTheProxy},
 }

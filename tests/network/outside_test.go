@@ -394,4 +394,3 @@ func (w worker) args(script string, more ...string) []string {
 	}
 	return append(append(a, more...), "--", "sh", "-c", script)
 }
-
