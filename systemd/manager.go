@@ -94,7 +94,9 @@ func (s *signals) watch(p dbus.ObjectPath) {
 	if s.stopping == nil {
 		s.stopping = make(map[dbus.ObjectPath]bool)
 	}
-	s.stopping[p] = s.stopping[p] // false unless it is known better
+	if !s.stopping[p] {
+		s.stopping[p] = false
+	}
 }
 
 func (s *signals) wasStopped(p dbus.ObjectPath) bool {
