@@ -36,7 +36,10 @@ func eachNewcomer(f func(pid int)) {
 		for pid := next; pid < next+3; pid++ {
 			if unix.Kill(pid, 0) == nil || unix.Kill(pid, 0) == unix.EPERM {
 				next = max(next, pid)
-				f(pid)
+				// Threads of this program's own have such numbers too.
+				if unix.Tgkill(os.Getpid(), pid, 0) != nil {
+					f(pid)
+				}
 			}
 		}
 		if unix.Kill(next, 0) == unix.ESRCH && unix.Kill(next+1, 0) == nil {
