@@ -182,12 +182,18 @@ func (r *Runtime) WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRe
 	}
 	f, err := r.root.OpenFile(rootdir.Worker(id)+"/logs/"+req.Stream, unix.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return req.Offset, nil // removed with its workspace, or never had any
+		return 0, nil // removed with its workspace, or never had any
 	}
 	if err != nil {
 		return 0, policy.Errorf(policy.CodeInternal, op, "the log of %s cannot be opened", id).Because(err)
 	}
 	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return 0, policy.Errorf(policy.CodeInternal, op, "the log of %s cannot be looked at", id).Because(err)
+	}
+	// An offset past the end is the end, so that a caller learns where that is.
+	req.Offset = min(req.Offset, fi.Size())
 	at := req.Offset
 	for {
 		ended := true

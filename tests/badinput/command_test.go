@@ -76,7 +76,6 @@ func TestPolicies(t *testing.T) {
 	}{
 		{"--strategy=teleport", policy.CodeStrategyUnknown},
 		{"--network=carrier-pigeon", policy.CodePolicyInvalid},
-		{"--network=allowlist", policy.CodeUnsupported},
 		{"--seccomp=off", policy.CodePolicyInvalid},
 		{"--env=NOVALUE", policy.CodeEnvironmentInvalid},
 		{"--env==x", policy.CodeEnvironmentInvalid},

@@ -81,6 +81,9 @@ func TestImages(t *testing.T) {
 							there = true
 							return killed
 						}
+						// A removal that was cut off is one: whoever looks before it is finished
+						// sees the image, and whoever uses it finishes it.
+						y.OK(t, "gc")
 						r := y.Run(t, "image", "show", "victim")
 						if r.Code == 0 {
 							works("victim")

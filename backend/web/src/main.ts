@@ -218,11 +218,12 @@ function log(): void {
 		if (matches) matches.textContent = text === "" ? "" : `${found.length} ${found.length === 1 ? "line" : "lines"}`;
 		if (jump && found.length > 0) {
 			hit = (hit + 1) % found.length;
-			const li = list.children[found[hit] ?? 0];
-			li?.classList.add("now");
-			li?.scrollIntoView({ block: "center" });
+			list.children[found[hit] ?? 0]?.scrollIntoView({ block: "center" });
 			if (follow) follow.checked = false;
 		}
+		// Also when lines have come meanwhile.
+		const now = hit >= 0 ? found[hit] : undefined;
+		if (now !== undefined) list.children[now]?.classList.add("now");
 	};
 	const bottom = (): void => {
 		if (follow?.checked) box.scrollTop = box.scrollHeight;
