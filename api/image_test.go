@@ -56,8 +56,8 @@ func (s *trickle) Read(b []byte) (int, error) {
 // An archive is larger than any document may be, may come slowly, and the work
 // begins when it has arrived: no time limit of documents ends either.
 func TestImportTakesItsTime(t *testing.T) {
-	svc := slowImport{&servicetest.Service{}, 400 * time.Millisecond, make(chan int64, 2)}
-	socket, _ := serve(t, Options{Service: svc, BodyTimeout: 150 * time.Millisecond, MaxBody: 1000})
+	svc := slowImport{&servicetest.Service{}, 1200 * time.Millisecond, make(chan int64, 2)}
+	socket, _ := serve(t, Options{Service: svc, BodyTimeout: 600 * time.Millisecond, MaxBody: 1000})
 	c := NewClient(socket)
 	if _, err := c.ImportImage(t.Context(), runtime.ImportImageRequest{Name: "a"}, bytes.NewReader(make([]byte, 1<<20))); err != nil {
 		t.Errorf("a large archive: %v", err)
@@ -65,7 +65,7 @@ func TestImportTakesItsTime(t *testing.T) {
 	if n := <-svc.size; n != 1<<20 {
 		t.Errorf("%d bytes arrived", n)
 	}
-	if _, err := c.ImportImage(t.Context(), runtime.ImportImageRequest{Name: "a"}, &trickle{8, 50 * time.Millisecond}); err != nil {
+	if _, err := c.ImportImage(t.Context(), runtime.ImportImageRequest{Name: "a"}, &trickle{8, 150 * time.Millisecond}); err != nil {
 		t.Errorf("a slow archive: %v", err)
 	}
 	if n := <-svc.size; n != 8 {

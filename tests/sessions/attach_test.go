@@ -90,10 +90,8 @@ func (h *host) service(t *testing.T) runtime.Service {
 const echo = `trap 'echo size $(stty size)' WINCH; echo up; tty; while :; do read l || continue; [ "$l" = end ] && exit 9; echo "got $l"; done`
 
 func TestAttach(t *testing.T) {
-	eachHost(t, func(t *testing.T, h *host) {
-		if h.daemons == nil && h.UID != 0 {
-			t.Skip("the test's own process is root; the command line's script is run as both")
-		}
+	// The test's own process is root; the command line's script is run as both.
+	eachHostBut(t, []string{"embedded/user"}, func(t *testing.T, h *host) {
 		wk := h.spawn(t, []string{"--tty"}, echo)
 		s := h.service(t)
 		first := attach(t, s, wk, runtime.WindowSize{Rows: 30, Columns: 100})
@@ -141,10 +139,7 @@ func TestAttach(t *testing.T) {
 // TestTerminalOutlivesDaemons: what it shows while nobody lives is in the log, and
 // the next daemons type at it.
 func TestTerminalOutlivesDaemons(t *testing.T) {
-	eachHost(t, func(t *testing.T, h *host) {
-		if h.daemons == nil {
-			t.Skip("without daemons there are none to outlive")
-		}
+	eachHostBut(t, []string{"embedded/root", "embedded/user"}, func(t *testing.T, h *host) { // they have no daemons
 		// More than any terminal's buffer, after a line that is typed.
 		wk := h.spawn(t, []string{"--tty"}, `echo up; read l; i=0; while [ $i -lt 20000 ]; do echo "line $i of many"; i=$((i+1)); done; echo "$l then"; read l; exit 4`)
 		v := attach(t, h.service(t), wk, runtime.WindowSize{})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +25,11 @@ type host struct {
 // eachHost runs body in the four set-ups: embedded and behind the daemons, each with
 // root's privilege and without any.
 func eachHost(t *testing.T, body func(t *testing.T, h *host)) {
+	eachHostBut(t, nil, body)
+}
+
+// eachHostBut leaves set-ups out that a test has no use for.
+func eachHostBut(t *testing.T, without []string, body func(t *testing.T, h *host)) {
 	testenv.Root(t)
 	small := testenv.RepoSmall(t)
 	for _, c := range []struct {
@@ -31,6 +37,9 @@ func eachHost(t *testing.T, body func(t *testing.T, h *host)) {
 		uid     int
 		daemons bool
 	}{{"embedded/root", 0, false}, {"embedded/user", rig.Ordinary, false}, {"daemons/root", 0, true}, {"daemons/user", rig.Ordinary, true}} {
+		if slices.Contains(without, c.name) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			owner := c.uid
 			if c.daemons {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,22 +148,35 @@ func ownPackages(t *testing.T, dir string) {
 		}
 		rig.Command(t, "cp", "-r", filepath.Join(module, p), to)
 	}
-	// Nothing but x/sys is needed of what go.mod names, so nothing else is vendored.
-	cmd := exec.Command("go", "list", "-f", "{{.Dir}} {{.Version}}", "-m", "golang.org/x/sys")
-	cmd.Dir = module
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
+	// What these packages need of other modules, and nothing else, is vendored.
+	list := func(args ...string) []string {
+		cmd := exec.Command("go", append([]string{"list"}, args...)...)
+		cmd.Dir = module
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(out))
 	}
-	at, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	files(map[string]string{
-		"go.mod":             "module yoi.dev/yoi-runtime\n\ngo 1.24\n\nrequire golang.org/x/sys " + version + "\n",
-		"vendor/modules.txt": "# golang.org/x/sys " + version + "\n## explicit; go 1.24\ngolang.org/x/sys/unix\n",
-	})(t, dir)
-	if err := os.MkdirAll(filepath.Join(dir, "vendor/golang.org/x/sys"), 0o755); err != nil {
-		t.Fatal(err)
+	mod := "module yoi.dev/yoi-runtime\n\ngo " + list("-m", "-f", "{{.GoVersion}}")[0] + "\n"
+	vendored, last := "", ""
+	lines := list("-deps", "-test", "-f", `{{with .Module}}{{if .Version}}{{.Path}}|{{.Version}}|{{.GoVersion}}|{{$.ImportPath}}|{{$.Dir}}{{end}}{{end}}`, "./policy", "./policy/mkdiagnostics")
+	slices.Sort(lines)
+	for _, line := range lines {
+		f := strings.Split(line, "|")
+		if f[0] != last {
+			last = f[0]
+			mod += "require " + f[0] + " " + f[1] + "\n"
+			vendored += "# " + f[0] + " " + f[1] + "\n## explicit; go " + f[2] + "\n"
+		}
+		vendored += f[3] + "\n"
+		to := filepath.Join(dir, "vendor", f[3])
+		if err := os.MkdirAll(to, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		rig.Command(t, "sh", "-c", `cp "$1"/*.go "$2"`, "sh", f[4], to)
 	}
-	rig.Command(t, "cp", "-r", filepath.Join(at, "unix"), filepath.Join(dir, "vendor/golang.org/x/sys/unix"))
+	files(map[string]string{"go.mod": mod, "vendor/modules.txt": vendored})(t, dir)
 	// The packages that need libseccomp's Go half are left out.
 	if err := os.RemoveAll(filepath.Join(dir, "policy/seccomp")); err != nil {
 		t.Fatal(err)

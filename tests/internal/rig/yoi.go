@@ -39,7 +39,7 @@ type Result struct {
 }
 
 // patience ends a command that hangs, so that the suite says which.
-const patience = 3*time.Minute
+const patience = 3 * time.Minute
 
 // Cmd is a command that has not been started. The first argument is the
 // subcommand.
