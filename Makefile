@@ -37,7 +37,7 @@ build: ## bin/yoi, bin/yoi-runtimed, bin/yoi-helper, bin/yoi-layers, bin/yoi-s3,
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-layers ./cmd/yoi-layers
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-s3 ./cmd/yoi-s3
 	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-egress ./cmd/yoi-egress
-	CGO_ENABLED=0 $(GO) build $(STATIC) -o bin/yoi-backend ./cmd/yoi-backend
+	CGO_ENABLED=0 $(GO) build $(call static,$(STATIC)) -o bin/yoi-backend ./cmd/yoi-backend
 	CGO_ENABLED=1 $(GO) build $(call static,$(STATIC_CGO)) -o bin/yoi-runtimed ./cmd/yoi-runtimed
 	CGO_ENABLED=1 $(GO) build $(call static,$(STATIC_CGO)) -o bin/yoi ./cmd/yoi
 
@@ -53,7 +53,7 @@ demo-web: build ## a Runtime and a Backend with this repository as the example; 
 .PHONY: man
 man: ## dist/man: manual pages, of the commands' own help
 	@rm -rf dist/man && mkdir -p dist/man
-	@for c in yoi yoi-runtimed yoi-helper; do $(GO) run -tags manpage ./cmd/$$c manpages dist/man; done
+	@for c in yoi yoi-runtimed yoi-helper yoi-backend; do $(GO) run -tags manpage ./cmd/$$c manpages dist/man; done
 
 DESTDIR ?=
 PREFIX ?= /usr
@@ -62,7 +62,7 @@ PREFIX ?= /usr
 install: build man ## the programs, their manual, completions and systemd units, below DESTDIR
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/systemd/system lib/systemd/system-preset lib/sysusers.d lib/tmpfiles.d \
 		share/man/man1 share/man/man8 share/bash-completion/completions share/zsh/vendor-completions share/fish/vendor_completions.d share/doc/yoi-runtime/examples)
-	install -m 755 bin/yoi bin/yoi-runtimed bin/yoi-helper bin/yoi-layers bin/yoi-s3 bin/yoi-egress $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(addprefix bin/,yoi yoi-runtimed yoi-helper yoi-layers yoi-s3 yoi-egress yoi-backend) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer systemd/*.slice $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 systemd/yoi.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/60-yoi.preset
 	install -m 644 systemd/yoi.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/yoi.conf

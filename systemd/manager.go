@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -146,10 +147,10 @@ func unavailable(err error) error {
 }
 
 // call calls a method of the manager's own object.
-func (m *Manager) call(ctx context.Context, method string, args ...any) (*dbus.Call, error) {
+func (m *Manager) call(ctx context.Context, method string, args ...any) error {
 	c, err := m.connection()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	call := c.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").CallWithContext(ctx, manager+"."+method, 0, args...)
 	if call.Err != nil {
@@ -157,9 +158,15 @@ func (m *Manager) call(ctx context.Context, method string, args ...any) (*dbus.C
 		if e, ok := call.Err.(dbus.Error); ok {
 			d = d.With("error", e.Name)
 		}
-		return nil, d.Because(call.Err)
+		return d.Because(call.Err)
 	}
-	return call, nil
+	return nil
+}
+
+// noUnit reports whether the manager has no unit of the name it was asked about.
+func noUnit(err error) bool {
+	var e dbus.Error
+	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.NoSuchUnit"
 }
 
 // property reads one property of a unit.

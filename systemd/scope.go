@@ -3,7 +3,6 @@ package systemd
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -82,7 +81,7 @@ func (m *Manager) Start(ctx context.Context, w policy.WorkerID, a policy.Allocat
 	m.seen.await(name, done)
 	defer m.seen.await(name, nil)
 	m.seen.watch(pathOf(name))
-	_, err := m.call(ctx, "StartTransientUnit", name, "fail", properties(w, a, l, pid), []unitbus.PropertyCollection{})
+	err := m.call(ctx, "StartTransientUnit", name, "fail", properties(w, a, l, pid), []unitbus.PropertyCollection{})
 	if err != nil {
 		return err
 	}
@@ -113,9 +112,13 @@ func inScope(pid int, name string) error {
 	return policy.Errorf(policy.CodeServiceManager, "systemd.scope", "the worker is not in its scope")
 }
 
-// Join puts another process into a Worker's scope.
+// Join puts another process into a Worker's scope. One that the manager does not have
+// is no error: then the Worker is not in it either.
 func (m *Manager) Join(ctx context.Context, w policy.WorkerID, pid int) error {
-	_, err := m.call(ctx, "AttachProcessesToUnit", ScopeName(w), "", []uint32{uint32(pid)})
+	err := m.call(ctx, "AttachProcessesToUnit", ScopeName(w), "", []uint32{uint32(pid)})
+	if noUnit(err) {
+		return nil
+	}
 	return err
 }
 
@@ -129,9 +132,8 @@ func (m *Manager) Watch(w policy.WorkerID) error {
 // Clear stops a workspace's slice. The manager makes it with the first scope, and
 // keeps it when that is gone.
 func (m *Manager) Clear(ctx context.Context, a policy.AllocationID) error {
-	_, err := m.call(ctx, "StopUnit", SliceName(a), "replace")
-	var e dbus.Error
-	if errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.NoSuchUnit" {
+	err := m.call(ctx, "StopUnit", SliceName(a), "replace")
+	if noUnit(err) {
 		return nil
 	}
 	return err
@@ -152,7 +154,7 @@ func (m *Manager) End(ctx context.Context, w policy.WorkerID) (stopped, oom bool
 		return false, false, err
 	}
 	if state == "failed" { // it would be kept until somebody does this
-		if _, err := m.call(ctx, "ResetFailedUnit", name); err != nil {
+		if err := m.call(ctx, "ResetFailedUnit", name); err != nil {
 			return false, false, err
 		}
 	}

@@ -3,20 +3,11 @@
 package main
 
 import (
-	"fmt"
-	"os"
+	"github.com/spf13/cobra"
 
 	"yoi.dev/yoi-runtime/internal/manpage"
 )
 
 func init() {
-	dir, ok := manpage.Wanted()
-	if !ok {
-		return
-	}
-	if err := manpage.Commands(command(new(flags), new(bool)), "8", dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	manpage.Commands("8", func() *cobra.Command { return command(new(flags), new(bool)) })
 }

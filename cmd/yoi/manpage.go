@@ -3,22 +3,15 @@
 package main
 
 import (
-	"fmt"
-	"os"
+	"github.com/spf13/cobra"
 
 	"yoi.dev/yoi-runtime/internal/manpage"
 )
 
 func init() {
-	dir, ok := manpage.Wanted()
-	if !ok {
-		return
-	}
-	root := newApp().command()
-	root.InitDefaultCompletionCmd()
-	if err := manpage.Commands(root, "1", dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	manpage.Commands("1", func() *cobra.Command {
+		root := newApp().command()
+		root.InitDefaultCompletionCmd()
+		return root
+	})
 }

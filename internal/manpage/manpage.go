@@ -6,6 +6,7 @@
 package manpage
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,20 +18,36 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// Wanted is the directory that pages are wanted in.
-func Wanted() (dir string, ok bool) {
-	if len(os.Args) == 3 && os.Args[1] == "manpages" {
-		return os.Args[2], true
-	}
-	return "", false
+// Commands writes a page for the command that build makes and for each below it, and
+// ends the program, if that was started to do so.
+func Commands(section string, build func() *cobra.Command) {
+	instead(func(dir string) error {
+		c, when := build(), date()
+		c.DisableAutoGenTag = true
+		escape(c)
+		return doc.GenManTree(c, &doc.GenManHeader{Section: section, Date: &when, Source: "yoi-runtime", Manual: "yoi-runtime"}, dir)
+	})
 }
 
-// Commands writes a page for c and each command below it.
-func Commands(c *cobra.Command, section, dir string) error {
-	when := date()
-	c.DisableAutoGenTag = true
-	escape(c)
-	return doc.GenManTree(c, &doc.GenManHeader{Section: section, Date: &when, Source: "yoi-runtime", Manual: "yoi-runtime"}, dir)
+// Text is Commands for a program whose page is its usage as it prints it.
+func Text(name, section, short, usage string) {
+	instead(func(dir string) error {
+		md := "% \"" + name + "\" \"" + section + "\" \"" + date().Format("Jan 2006") + "\" \"yoi-runtime\" \"yoi-runtime\"\n\n" +
+			"# NAME\n" + name + " - " + short + "\n\n# DESCRIPTION\n```\n" + usage + "```\n"
+		return os.WriteFile(filepath.Join(dir, name+"."+section), md2man.Render([]byte(md)), 0o644)
+	})
+}
+
+// instead does f in place of the program's work if that is "manpages DIR".
+func instead(f func(dir string) error) {
+	if len(os.Args) != 3 || os.Args[1] != "manpages" {
+		return
+	}
+	if err := f(os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // escape has "<id>" printed as it is, not taken for a tag of HTML.
@@ -41,13 +58,6 @@ func escape(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		escape(sub)
 	}
-}
-
-// Text writes a page whose description is a program's usage as it prints it.
-func Text(name, section, short, usage, dir string) error {
-	md := "% \"" + name + "\" \"" + section + "\" \"" + date().Format("Jan 2006") + "\" \"yoi-runtime\" \"yoi-runtime\"\n\n" +
-		"# NAME\n" + name + " - " + short + "\n\n# DESCRIPTION\n```\n" + usage + "```\n"
-	return os.WriteFile(filepath.Join(dir, name+"."+section), md2man.Render([]byte(md)), 0o644)
 }
 
 // date is SOURCE_DATE_EPOCH's, so that the same sources make the same pages.

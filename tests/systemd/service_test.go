@@ -301,3 +301,35 @@ func TestScopes(t *testing.T) {
 		t.Errorf("behind the slice's stop there are %s", r.Stdout)
 	}
 }
+
+// TestWithoutManager: a helper that cannot reach the service manager runs Workers as
+// processes of its own service, says so, and what enters them later is not refused.
+func TestWithoutManager(t *testing.T) {
+	h := installed(t)
+	h.Write("/run/systemd/system/yoi-helper.service.d/deaf.conf", "[Service]\nInaccessiblePaths=/run/systemd/private\n", 0o644)
+	h.OK("systemctl", "daemon-reload")
+	yoi(h, "repo", "add", "/srv/app").Want(0)
+	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+	spawned := yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "987654")
+	wk := answer[struct {
+		ID          string
+		Diagnostics []struct{ Code string }
+	}](t, spawned)
+	if len(wk.Diagnostics) != 1 || wk.Diagnostics[0].Code != "service_manager_unavailable" {
+		t.Errorf("nothing says that the worker has no scope: %s", spawned.Stdout)
+	}
+	if out := h.OK("systemctl", "show", "--property=LoadState", "--value", "yoi-"+wk.ID+".scope"); out != "not-found\n" {
+		t.Errorf("the scope is %s", out)
+	}
+	h.OK("rm", "-r", "/run/systemd/system/yoi-helper.service.d")
+	h.OK("systemctl", "daemon-reload")
+	h.OK("systemctl", "restart", "yoi-helper", "yoi-runtimed")
+	if out := yoi(h, "worker", "exec", wk.ID, "--", "echo", "here").Want(0).Stdout; out != "here\n" {
+		t.Errorf("%q", out)
+	}
+	yoi(h, "worker", "stop", wk.ID).Want(0)
+	if w := ended(t, h, wk.ID); w.Outcome == nil || w.Outcome.Stopped {
+		t.Errorf("%+v", w.Outcome)
+	}
+	yoi(h, "ws", "rm", ws.ID).Want(0)
+}

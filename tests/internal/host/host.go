@@ -145,8 +145,12 @@ func (h *Host) Kill() {
 	if h.init == 0 {
 		return
 	}
-	_ = unix.Kill(h.init, unix.SIGKILL)
-	<-h.dead
+	select {
+	case <-h.dead: // by itself; its number may be somebody else's by now
+	default:
+		_ = unix.Kill(h.init, unix.SIGKILL)
+		<-h.dead
+	}
 	h.init = 0
 }
 
@@ -160,14 +164,6 @@ func (h *Host) Write(p, content string, mode os.FileMode) {
 	h.t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(h.Path(p)), 0o755), os.WriteFile(h.Path(p), []byte(content), mode)); err != nil {
 		h.t.Fatal(err)
-	}
-}
-
-// Copy copies what is in a directory of this machine into one of the other's.
-func (h *Host) Copy(from, to string) {
-	h.t.Helper()
-	if out, err := exec.Command("cp", "-a", "--no-preserve=ownership", from+"/.", h.Path(to)).CombinedOutput(); err != nil {
-		h.t.Fatalf("%v\n%s", err, out)
 	}
 }
 
