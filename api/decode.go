@@ -86,7 +86,7 @@ func loneSurrogate(b []byte) bool {
 	return false
 }
 
-// escapedUnit reads \uXXXX at the start of b.
+// escapedUnit reads a \u escape of four hex digits at the start of b.
 func escapedUnit(b []byte) (unit int, ok bool) {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return 0, false
