@@ -147,6 +147,16 @@ func matchPath(pattern, path string) (id string, ok bool) {
 
 // checkKey validates an Idempotency-Key and its use.
 func (rt *route) checkKey(h http.Header) (string, error) {
+	key, err := IdempotencyKey(h)
+	if key != "" && rt.once {
+		return "", badRequest("this operation acts each time it is asked: it takes no Idempotency-Key")
+	}
+	return key, err
+}
+
+// IdempotencyKey reads and checks the header, "" without it: for other servers that
+// hold the same boundary.
+func IdempotencyKey(h http.Header) (string, error) {
 	keys := h.Values("Idempotency-Key")
 	if len(keys) == 0 {
 		return "", nil
@@ -156,11 +166,8 @@ func (rt *route) checkKey(h http.Header) (string, error) {
 	for i := 0; ok && i < len(key); i++ {
 		ok = key[i] > ' ' && key[i] < 0x7f
 	}
-	switch {
-	case !ok:
+	if !ok {
 		return "", badRequest("Idempotency-Key is not 1 to 128 visible ASCII characters")
-	case rt.once:
-		return "", badRequest("this operation acts each time it is asked: it takes no Idempotency-Key")
 	}
 	return key, nil
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"yoi.dev/yoi-runtime/api"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -116,20 +117,9 @@ func matchPath(pattern, path string) (p params, ok bool) {
 
 // key validates an Idempotency-Key and its use.
 func (rt *route) key(h http.Header) (string, error) {
-	keys := h.Values("Idempotency-Key")
-	if len(keys) == 0 {
-		return "", nil
-	}
-	key := keys[0]
-	ok := len(keys) == 1 && len(key) > 0 && len(key) <= 128
-	for i := 0; ok && i < len(key); i++ {
-		ok = key[i] > ' ' && key[i] < 0x7f
-	}
-	switch {
-	case !ok:
-		return "", refuse(policy.CodeBadRequest, "Idempotency-Key is not 1 to 128 visible ASCII characters")
-	case !rt.keyed:
+	key, err := api.IdempotencyKey(h)
+	if key != "" && !rt.keyed {
 		return "", refuse(policy.CodeBadRequest, "this operation takes no Idempotency-Key")
 	}
-	return key, nil
+	return key, err
 }
