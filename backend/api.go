@@ -79,16 +79,18 @@ func (c *call) once(body []byte, do func() (int, any, error)) error {
 		c.write(a.Status, "application/json", a.Body)
 		return nil
 	}
-	after := c.after()
+	// What the key names is done to its end although the client is gone: it asks again
+	// because it did not hear the answer, and must not have it done twice.
+	c.ctx = c.after()
 	status, v, err := do()
 	if err != nil {
-		return errors.Join(err, c.b.store.ForgetKey(after, scope, c.key))
+		return errors.Join(err, c.b.store.ForgetKey(c.ctx, scope, c.key))
 	}
 	doc, err := api.Marshal(v)
 	if err != nil {
 		return err
 	}
-	if err := c.b.store.AnswerKey(after, scope, c.key, store.Answer{Status: status, Body: doc}); err != nil {
+	if err := c.b.store.AnswerKey(c.ctx, scope, c.key, store.Answer{Status: status, Body: doc}); err != nil {
 		c.b.log.Error("an answer is not kept for its key", "error", err)
 	}
 	c.write(status, "application/json", doc)

@@ -418,6 +418,49 @@ func (slow) CreateWorkspace(ctx context.Context, _ runtime.CreateWorkspaceReques
 	return runtime.Workspace{}, ctx.Err()
 }
 
+// gated is a Runtime that makes nothing before it is let.
+type gated struct {
+	*servicetest.Service
+	asked, let chan struct{}
+}
+
+func (g gated) CreateWorkspace(ctx context.Context, req runtime.CreateWorkspaceRequest) (runtime.Workspace, error) {
+	close(g.asked) // twice is a panic: a second creation
+	<-g.let
+	return g.Service.CreateWorkspace(ctx, req)
+}
+
+// TestAKeyOutlivesItsClient: who lost the connection and asks again gets what the first
+// request made.
+func TestAKeyOutlivesItsClient(t *testing.T) {
+	b := newBench(t, nil)
+	g := gated{b.svc, make(chan struct{}), make(chan struct{})}
+	b.runtimes["local"] = g
+	ctx, gone := context.WithCancel(t.Context())
+	post := func(ctx context.Context) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(ctx, "POST", "http://127.0.0.1:8420/api/w/default/execution-workspaces", strings.NewReader(`{"repository_id":"hello"}`))
+		r.Header.Set("Authorization", "Bearer "+b.token["operator"])
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		b.ServeHTTP(w, r)
+		return w
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		post(ctx)
+	}()
+	<-g.asked
+	gone()
+	wantProblem(t, post(t.Context()), CodeRequestPending)
+	close(g.let)
+	<-done
+	if w := post(t.Context()); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" {
+		t.Errorf("asked again: %d %s", w.Code, w.Body)
+	}
+}
+
 // TestAnInterruptedCreationGoesOn under the same key.
 func TestAnInterruptedCreationGoesOn(t *testing.T) {
 	b := newBench(t, nil)
