@@ -114,13 +114,12 @@ func (h *creationHub) look(r *running) (Creation, <-chan struct{}) {
 // record is what there is.
 const rememberFor = 10 * time.Minute
 
-func (h *creationHub) forget(b *Backend, id string) {
-	t := time.AfterFunc(rememberFor, func() {
+func (h *creationHub) forget(id string) {
+	time.AfterFunc(rememberFor, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.all, id)
 	})
-	context.AfterFunc(b.running, func() { t.Stop() })
 }
 
 // order is a creation as the store keeps it: what was asked for, and what of a
@@ -184,26 +183,29 @@ func (b *Backend) start(rec store.Creation) *running {
 		if b.running.Err() != nil && err != nil {
 			return // the next process goes on
 		}
+		var p *Problem
 		var problem string
 		if err != nil {
-			p := b.problemOf(err)
-			p.Instance = "urn:yoi:creation:" + rec.ID
+			of := b.problemOf(err)
+			p = &of
+			p.Instance = "urn:yoi:creation:" + rec.ID // how the log names it
 			b.log.Info("creation failed", "creation", rec.ID, "workspace", rec.Workspace, "error", err)
-			if doc, merr := api.Marshal(p); merr == nil {
-				problem = string(doc)
+			doc, merr := api.Marshal(p)
+			if merr != nil {
+				b.log.Error("a creation's problem cannot be encoded", "creation", rec.ID, "error", merr)
 			}
+			problem = string(doc)
 		}
 		if serr := b.store.EndCreation(context.WithoutCancel(b.running), rec.ID, string(v.ID), problem); serr != nil {
 			b.log.Error("a creation's end is not recorded", "creation", rec.ID, "error", serr)
 		}
 		b.creations.change(r, func(c *Creation) {
 			c.AllocationID, c.State, c.Percent = string(v.ID), string(store.CreationDone), 100
-			if err != nil {
-				p := b.problemOf(err)
-				c.State, c.Problem, c.AllocationID = string(store.CreationFailed), &p, ""
+			if p != nil {
+				c.State, c.Problem, c.AllocationID = string(store.CreationFailed), p, ""
 			}
 		})
-		b.creations.forget(b, rec.ID)
+		b.creations.forget(rec.ID)
 	})
 	return r
 }
