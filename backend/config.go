@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/url"
@@ -74,8 +75,7 @@ type WorkspaceConfig struct {
 	DirtyStates     []string `toml:"dirty_state_policies"`
 	CleanupPolicies []string `toml:"cleanup_policies"`
 	Networks        []string `toml:"networks"`
-	// MaxLimits are upper bounds of what a Worker may ask for; DefaultLimits are
-	// what it gets unless it asks.
+	// Upper bounds of what a Worker may ask for, and what it gets unless it asks.
 	MaxWallClock  string `toml:"max_wall_clock"`
 	MaxMemory     string `toml:"max_memory"`
 	MaxCPUPercent uint64 `toml:"max_cpu_percent"`
@@ -102,12 +102,11 @@ func LoadConfig(path string) (Config, error) {
 		return Config{}, configError("the configuration file cannot be read").Because(err)
 	}
 	defer f.Close()
-	b := make([]byte, maxConfigSize+1)
-	n, err := f.Read(b)
-	if err != nil || n > maxConfigSize {
+	b, err := io.ReadAll(io.LimitReader(f, maxConfigSize+1)) // one read of a pipe may be a part
+	if err != nil || len(b) == 0 || len(b) > maxConfigSize {
 		return Config{}, configError("the configuration file cannot be read, is empty, or is over 1 MiB").Because(err)
 	}
-	return ParseConfig(b[:n])
+	return ParseConfig(b)
 }
 
 // ParseConfig reads and checks a configuration.
