@@ -173,8 +173,7 @@ type call struct {
 	r     *http.Request
 	ctx   context.Context
 	route *route
-	// ws is the workspace of the path, which who may enter; id and part are the
-	// path's further ids.
+	// ws is the workspace of the path, which who may enter; id is the path's further id.
 	wsID     string
 	ws       WorkspaceConfig
 	id       string

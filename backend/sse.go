@@ -50,7 +50,7 @@ type stream struct {
 // does not end it, and so that a client that is gone is noticed.
 const keepAlive = 15 * time.Second
 
-// open takes one of the places for live streams and begins the answer.
+// openStream takes one of the places for live streams and begins the answer.
 func (c *call) openStream() (*stream, error) {
 	select {
 	case c.b.streams <- struct{}{}:

@@ -350,9 +350,7 @@ func (c *call) creationPage() error {
 
 type detailData struct {
 	V        ExecutionWorkspace
-	Workers  []Worker
-	List     WorkerList // the same
-	Live     int
+	Workers  WorkerList
 	Work     *Work
 	Evidence *Evidence
 	Timings  []timing
@@ -381,15 +379,8 @@ func (c *call) detail(id string) (detailData, error) {
 	if !d.V.Gone() {
 		c.b.disks.want(c.b, c.ws.Runtime, v.ID)
 	}
-	list, err := c.workers(workspaceFilter{Limit: 100}, id)
-	if note(err) {
-		d.Workers, d.List = list.Items, list
-		for _, w := range list.Items {
-			if w.Live() {
-				d.Live++
-			}
-		}
-	}
+	d.Workers, err = c.workers(workspaceFilter{Limit: 100}, id)
+	note(err)
 	if !d.V.Gone() {
 		if w, err := c.work(id); note(err) {
 			d.Work = &w
@@ -513,7 +504,6 @@ type launchData struct {
 	Workspaces []ExecutionWorkspace
 	Form       launchFields
 	Network    string
-	Roots      []string
 	Dirs       *DirectoryList
 	Choices    *Choices
 }

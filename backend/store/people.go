@@ -96,10 +96,9 @@ func (s *Store) rolesOf(ctx context.Context, name string) (map[string]string, er
 
 // Session is a person's login in one browser.
 type Session struct {
-	Actor     string
-	CSRF      string
-	Roles     map[string]string
-	ExpiresAt time.Time
+	Actor string
+	CSRF  string
+	Roles map[string]string
 }
 
 // AddSession begins a session and returns its secret, for the cookie.
@@ -115,13 +114,11 @@ func (s *Store) AddSession(ctx context.Context, actor string, life time.Duration
 // GetSession returns the session of a cookie's secret while it lasts.
 func (s *Store) GetSession(ctx context.Context, secret string) (Session, error) {
 	var v Session
-	var expires int64
-	err := s.one(ctx, "SELECT actor, csrf, expires_at FROM sessions WHERE hash = ? AND expires_at > ?",
-		[]any{Hash(secret), s.now().UnixNano()}, &v.Actor, &v.CSRF, &expires)
+	err := s.one(ctx, "SELECT actor, csrf FROM sessions WHERE hash = ? AND expires_at > ?",
+		[]any{Hash(secret), s.now().UnixNano()}, &v.Actor, &v.CSRF)
 	if err != nil {
 		return Session{}, err
 	}
-	v.ExpiresAt = timeOf(expires)
 	v.Roles, err = s.rolesOf(ctx, v.Actor)
 	return v, err
 }
@@ -157,14 +154,7 @@ func scanToken(scan func(...any) error) (t Token, err error) {
 
 // GetToken returns the token of a secret while it lasts.
 func (s *Store) GetToken(ctx context.Context, secret string) (Token, error) {
-	list, err := many(ctx, s, tokenColumns+"WHERE hash = ? AND (expires_at = 0 OR expires_at > ?)", []any{Hash(secret), s.now().UnixNano()}, scanToken)
-	if err == nil && len(list) == 0 {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return Token{}, err
-	}
-	return list[0], nil
+	return first(many(ctx, s, tokenColumns+"WHERE hash = ? AND (expires_at = 0 OR expires_at > ?)", []any{Hash(secret), s.now().UnixNano()}, scanToken))
 }
 
 // ListTokens returns every token, without its secret.
