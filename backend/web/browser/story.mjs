@@ -16,9 +16,8 @@ const {
 } = process.env;
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const profile = await mkdtemp(join(tmpdir(), "yoi-web-"));
-const context = await chromium.launchPersistentContext(profile, {
+const launch = {
 	executablePath: browser,
-	headless: true,
 	args: [
 		"--headless",
 		"--no-sandbox",
@@ -30,6 +29,10 @@ const context = await chromium.launchPersistentContext(profile, {
 		"--disable-sync",
 		"--disable-dev-shm-usage",
 	],
+};
+const context = await chromium.launchPersistentContext(profile, {
+	...launch,
+	headless: true,
 	viewport: { width: 1280, height: 900 },
 	bypassCSP: false,
 });
@@ -205,22 +208,7 @@ async function story() {
 	await page.waitForURL(`${url}/login`);
 
 	// Without scripts: log in, create, launch, read the log, clean up.
-	const plain = await (
-		await chromium.launch({
-			executablePath: browser,
-			args: [
-				"--headless",
-				"--no-sandbox",
-				"--disable-gpu",
-				"--disable-quic",
-				"--no-first-run",
-				"--disable-background-networking",
-				"--disable-component-update",
-				"--disable-sync",
-				"--disable-dev-shm-usage",
-			],
-		})
-	).newContext({ javaScriptEnabled: false });
+	const plain = await (await chromium.launch(launch)).newContext({ javaScriptEnabled: false });
 	const p = await plain.newPage();
 	await p.goto(`${url}/w/demo/new`);
 	await p.getByLabel("Name").fill("ada");
