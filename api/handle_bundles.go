@@ -22,7 +22,7 @@ func (c *call) listBundles() error {
 
 // addBundle takes the archive itself as the body, which package bundle bounds.
 func (c *call) addBundle() error {
-	if err := c.wantArchive(); err != nil {
+	if err := c.wantPlain(archiveType); err != nil {
 		return err
 	}
 	b, err := c.svc.AddBundle(c.ctx, arriving{c})

@@ -51,7 +51,7 @@ func (c *call) importImage() error {
 	if c.query.err != nil {
 		return c.query.err
 	}
-	if err := c.wantArchive(); err != nil {
+	if err := c.wantPlain(archiveType); err != nil {
 		return err
 	}
 	img, err := c.svc.ImportImage(c.ctx, req, arriving{c})
@@ -64,11 +64,12 @@ func (c *call) importImage() error {
 	return c.reply(http.StatusCreated, img)
 }
 
-// wantArchive refuses a body that is not said to be an archive.
-func (c *call) wantArchive() error {
-	if media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != archiveType || len(params) > 0 ||
+// wantPlain refuses a body that is not said to be of a type, without parameters and
+// encodings.
+func (c *call) wantPlain(want string) error {
+	if media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != want || len(params) > 0 ||
 		len(c.r.Header.Values("Content-Type")) != 1 || c.r.Header.Get("Content-Encoding") != "" {
-		return badRequest("the Content-Type is not %s, plain", archiveType)
+		return badRequest("the Content-Type is not %s, plain", want)
 	}
 	return nil
 }

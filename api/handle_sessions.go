@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"time"
 
@@ -29,9 +28,8 @@ func (c *call) attachWorker() error {
 
 // session connects a client's frames with a session of the service's.
 func (c *call) session(req any, run func(context.Context, runtime.SessionStreams) (runtime.Session, error)) error {
-	if media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || media != sessionType || len(params) > 0 ||
-		len(c.r.Header.Values("Content-Type")) != 1 || c.r.Header.Get("Content-Encoding") != "" {
-		return badRequest("the Content-Type is not %s, plain", sessionType)
+	if err := c.wantPlain(sessionType); err != nil {
+		return err
 	}
 	control := http.NewResponseController(c.w)
 	_ = control.EnableFullDuplex() // a test's recorder needs none

@@ -3,8 +3,10 @@ package backend
 import (
 	"bytes"
 	"encoding/json"
+	"html"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,9 +31,9 @@ type world struct {
 	repo testenv.Repo
 	// made is repo as its maker has it: git refuses another user's.
 	made testenv.Repo
-	// secrets are what no answer may hold.
+	// secrets are what no answer may hold: each test ends with looking for them.
 	secrets []string
-	seen    *traffic
+	seen    traffic
 }
 
 // start makes a world of two workspaces, demo and other. extra goes into the
@@ -42,8 +44,13 @@ func start(t *testing.T, extra string) *world {
 	p := rig.NewPlace(t, "disk", backendUser)
 	machine := rig.Before(t)
 	d := rig.NewDaemons(t, p, 0)
+	d.RuntimedEnv, d.HelperEnv = []string{"CANARY=canary-environment"}, []string{"CANARY=canary-environment"}
 	d.Start(t)
-	w := &world{d: d, made: testenv.RepoSmall(t), seen: &traffic{}}
+	info, err := d.Client.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{d: d, made: testenv.RepoSmall(t)}
 	w.repo = p.Give(t, w.made)
 	dirty := p.Give(t, testenv.RepoSmall(t))
 	own(t, filepath.Join(dirty.Dir, "README.md"), "changed\n")
@@ -91,8 +98,12 @@ burst = 100000
 	w.secrets = []string{
 		d.Root, d.API, d.HelperSoc, w.repo.Dir, dirty.Dir, p.Dir, w.b.Store, filepath.Dir(w.b.Store),
 		"canary-password", "canary-user", "canary-missing", "git.invalid",
+		// The paths above are cut from what would hold them; these are what would be left.
+		"repository-cache", "bare.git", "materialization.json", "runtime.db", filepath.Base(w.b.Store),
+		"canary-environment", string(info.RuntimeID), "backend:cr-", "argon2id",
 	}
 	t.Cleanup(func() {
+		w.seen.search(t, w.secrets)
 		w.b.Stop(t)
 		d.Stop(t)
 		machine.Unchanged(t)
@@ -117,7 +128,9 @@ type client struct {
 }
 
 func (w *world) as(t *testing.T, workspace, role string) *client {
-	return &client{w, w.b.Token(t, workspace, role)}
+	token := w.b.Token(t, workspace, role)
+	w.secrets = append(w.secrets, token)
+	return &client{w, token}
 }
 
 // answer is one answer, whole.
@@ -128,7 +141,40 @@ type answer struct {
 }
 
 // traffic keeps everything that a Backend said.
-type traffic struct{ all bytes.Buffer }
+type traffic struct {
+	all      bytes.Buffer
+	statuses map[string][]int // by method and path
+}
+
+func (s *traffic) keep(resp *http.Response, body []byte) {
+	s.all.WriteString("\n" + resp.Request.Method + " was answered with " + resp.Proto + " " + resp.Status + "\n")
+	for _, h := range []http.Header{resp.Header, resp.Trailer} {
+		_ = h.Write(&s.all) // to memory
+	}
+	s.all.Write(body)
+	if s.statuses == nil {
+		s.statuses = make(map[string][]int)
+	}
+	at := resp.Request.Method + " " + resp.Request.URL.Path
+	s.statuses[at] = append(s.statuses[at], resp.StatusCode)
+}
+
+// search looks for secrets, also as an address or a page would write them.
+func (s *traffic) search(t *testing.T, secrets []string) {
+	t.Helper()
+	all := s.all.String()
+	for _, secret := range secrets {
+		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), html.EscapeString(secret)} {
+			if i := strings.Index(all, form); i >= 0 {
+				t.Errorf("an answer holds %q: %q", secret, all[max(0, i-300):min(len(all), i+len(form)+100)])
+				break
+			}
+		}
+	}
+}
+
+// direct follows no redirect: it is an answer too.
+var direct = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 func (c *client) do(t *testing.T, method, path string, in any, header ...string) answer {
 	t.Helper()
@@ -155,7 +201,7 @@ func (c *client) do(t *testing.T, method, path string, in any, header ...string)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := direct.Do(req)
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", method, path, err, c.w.b.Log())
 	}
@@ -164,8 +210,7 @@ func (c *client) do(t *testing.T, method, path string, in any, header ...string)
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
-	_ = resp.Header.Write(&c.w.seen.all) // to memory
-	c.w.seen.all.Write(b)
+	c.w.seen.keep(resp, b)
 	return answer{resp.StatusCode, resp.Header, b}
 }
 
