@@ -29,7 +29,7 @@ func (c *call) streamEvents() error {
 	if c.query.err != nil {
 		return c.query.err
 	}
-	sse := wantsEvents(c.r.Header)
+	sse := WantsEvents(c.r.Header)
 	if last := c.r.Header.Get("Last-Event-ID"); sse && last != "" {
 		n, err := strconv.ParseInt(last, 10, 64)
 		if err != nil || n < 0 {
@@ -103,8 +103,9 @@ func serverSent(e runtime.Event) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// wantsEvents reads Accept: server-sent events go to who names them.
-func wantsEvents(h http.Header) bool {
+// WantsEvents reads Accept: server-sent events go to who names them, here and from other
+// servers that hold the same boundary.
+func WantsEvents(h http.Header) bool {
 	for _, a := range strings.Split(strings.Join(h.Values("Accept"), ","), ",") {
 		if media, _, err := mime.ParseMediaType(a); err == nil && media == eventsType {
 			return true

@@ -499,7 +499,7 @@ func (c *call) getLogs() error {
 	if err != nil {
 		return err
 	}
-	if wantsEvents(c.r) {
+	if api.WantsEvents(c.r.Header) {
 		return c.streamLogs(policy.WorkerID(w.ID), req)
 	}
 	req.Follow = false

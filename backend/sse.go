@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,16 +14,6 @@ import (
 	"yoi.dev/yoi-runtime/api"
 	"yoi.dev/yoi-runtime/policy"
 )
-
-// wantsEvents reads Accept: server-sent events go to who names them.
-func wantsEvents(r *http.Request) bool {
-	for _, a := range strings.Split(r.Header.Get("Accept"), ",") {
-		if media, _, err := mime.ParseMediaType(a); err == nil && media == "text/event-stream" {
-			return true
-		}
-	}
-	return false
-}
 
 func wantsHTML(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
@@ -153,7 +142,7 @@ func (c *call) streamEvents() error {
 	if err != nil {
 		return err
 	}
-	if !wantsEvents(c.r) {
+	if !api.WantsEvents(c.r.Header) {
 		out := list[Event]{Items: []Event{}}
 		err := c.timeline(c.ctx, v.ID, 0, false, func(e Event) bool {
 			out.Items = append(out.Items, e)
