@@ -289,6 +289,27 @@ func TestRequestsAreLimited(t *testing.T) {
 	wantProblem(t, b.as("admin", "POST", "/api/w/default/execution-workspaces", `{"selector":"`+strings.Repeat("x", 300<<10)+`"}`), policy.CodeRequestTooLarge)
 }
 
+// gone is a client that does not take what is written.
+type gone struct{ *httptest.ResponseRecorder }
+
+func (gone) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+func TestAStreamThatDoesNotBeginTakesNoPlace(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Limits.Streams = 1 })
+	ask := func(w http.ResponseWriter) {
+		r := httptest.NewRequest("GET", "http://127.0.0.1:8420/api/w/default/workers/"+string(servicetest.Worker)+"/logs", nil)
+		r.Header.Set("Authorization", "Bearer "+b.token["viewer"])
+		r.Header.Set("Accept", "text/event-stream")
+		b.ServeHTTP(w, r)
+	}
+	ask(gone{httptest.NewRecorder()})
+	w := httptest.NewRecorder()
+	ask(w)
+	if w.Code != 200 || !strings.Contains(w.Body.String(), "event: end") {
+		t.Errorf("the next stream: %d %s", w.Code, w.Body)
+	}
+}
+
 func TestLimiterFillsUp(t *testing.T) {
 	now := time.Unix(0, 0)
 	l := newLimiter(2, 1)

@@ -79,7 +79,11 @@ func (c *call) openStream() (*stream, error) {
 		cancel()
 		<-c.b.streams
 	}
-	return s, s.write([]byte(": open\n\n"))
+	if err := s.write([]byte(": open\n\n")); err != nil {
+		s.stop() // a client that is gone takes no place
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *stream) write(b []byte) error {
