@@ -200,9 +200,10 @@ func (c *call) audited(action, target string, err error) {
 	c.b.record(c.ctx, store.Act{Workspace: c.wsID, Actor: c.who.name, Action: action, Target: target, Outcome: outcome})
 }
 
+// limitText is the beginning of s, of at most so many bytes and whole characters.
 func limitText(s string, most int) string {
 	if len(s) > most {
-		return s[:most]
+		return strings.ToValidUTF8(s[:most], "")
 	}
 	return s
 }
