@@ -32,6 +32,10 @@ func (l *Local) Launch(ctx context.Context, req LaunchRequest, files LaunchFiles
 	if ok, err := l.root.Exists(rootdir.Workspace(req.AllocationID)); err != nil || !ok {
 		return nil, policy.Errorf(policy.CodeAllocationUnknown, op, "there is no execution workspace %s", req.AllocationID).Because(err)
 	}
+	if !l.privileged {
+		// Entering another's network takes a privilege (setns(2)): the way out is our own.
+		files.Outside = nil
+	}
 	a := &attempt{l: l, req: req, files: files}
 	defer a.close()
 	if err := a.openSecrets(); err != nil {

@@ -319,7 +319,8 @@ type LaunchFiles struct {
 	// Headers is the same for the request's Egress.Secrets.
 	Headers *os.File
 	// Outside is the network namespace that the modes host and allowlist lead into,
-	// nil for the caller's own. Remote sets it: a service's helper has no network.
+	// nil for the helper's own. Remote sets it: a service's helper has no network. One
+	// that is not privileged cannot enter it, and has its own.
 	Outside *os.File
 }
 

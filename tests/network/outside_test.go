@@ -365,8 +365,9 @@ var rules = []string{"git.example:443", "npm.example:443", "go.example:443", "pi
 
 // worker is a user with a repository that has the outside's authority in it.
 type worker struct {
-	yoi  rig.Yoi
-	repo string
+	yoi   rig.Yoi
+	place rig.Place
+	repo  string
 }
 
 func newWorker(t *testing.T, uid int) worker {
@@ -383,7 +384,7 @@ func newWorker(t *testing.T, uid int) worker {
 	rig.Command(t, "sh", "-c", `cd "$1"; git init -q; git add .; git -c user.name=a -c user.email=a@b commit -qm x; chown -R "$2" .`, "sh", repo, rig.Owner(uid))
 	y := p.Yoi(t)
 	y.Env = append(y.Env, "YOI_EGRESS="+rig.Program(t, "yoi-egress"))
-	return worker{y, repo}
+	return worker{y, p, repo}
 }
 
 // args are those of a run of a shell script under the rules.

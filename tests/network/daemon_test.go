@@ -1,0 +1,93 @@
+package network
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
+)
+
+// Behind a daemon both modes that lead out do, whoever the helper is: root, which is
+// handed the daemon's network, or an ordinary user, who could not enter it.
+func TestDaemons(t *testing.T) {
+	for name, helperUID := range map[string]int{"privileged": 0, "user": rig.Ordinary} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorker(t, rig.Ordinary)
+			before := rig.Before(t)
+			d := rig.NewDaemons(t, w.place, helperUID)
+			rig.Configure(t, d.Root, rig.Ordinary, "[sandbox]\nallow_host_network = true\n")
+			d.HelperEnv = append(d.HelperEnv, "YOI_EGRESS="+rig.Program(t, "yoi-egress"))
+			d.Start(t)
+			repo, err := d.Client.AddRepository(t.Context(), runtime.AddRepositoryRequest{Source: w.repo})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, mode := range []policy.NetworkMode{policy.NetworkAllowlist, policy.NetworkHost} {
+				got := says(t, d, repo.ID, mode, "curl -sS http://web.example/; curl -sS --max-time 5 http://other.example/", nil)
+				if !strings.HasPrefix(got, "http for web.example\n") || strings.Contains(got, "http for other.example\n") != (mode == policy.NetworkHost) {
+					t.Errorf("%s: the Worker reached %q", mode, got)
+				}
+			}
+			// The way out outlives both daemons, and goes with the Worker.
+			const later = "trap 'curl -sS http://web.example/; exit' USR1; echo ready; while :; do sleep 0.02; done"
+			got := says(t, d, repo.ID, policy.NetworkAllowlist, later, func(id policy.WorkerID) {
+				d.Runtimed.Kill(t)
+				d.Helper.Kill(t)
+				d.Start(t)
+				if err := d.Client.SignalWorker(t.Context(), id, runtime.SignalRequest{Signal: "USR1"}); err != nil {
+					t.Error(err)
+				}
+			})
+			if got != "ready\nhttp for web.example\n" {
+				t.Errorf("behind daemons that died the Worker reached %q", got)
+			}
+			d.Stop(t)
+			rig.Clean(t, d.Root)
+			before.Unchanged(t)
+		})
+	}
+}
+
+// says is what a Worker writes; ready is called once it has begun to.
+func says(t *testing.T, d *rig.Daemons, repo policy.RepositoryID, mode policy.NetworkMode, script string, ready func(policy.WorkerID)) string {
+	t.Helper()
+	n := policy.NetworkPolicy{Mode: mode}
+	if mode == policy.NetworkAllowlist {
+		n.Rules = []string{"web.example:80"}
+	}
+	ws, err := d.Client.CreateWorkspace(t.Context(), runtime.CreateWorkspaceRequest{
+		Repositories: []runtime.RepositoryRequest{{RepositoryID: repo}}, Sandbox: policy.SandboxPolicy{Network: n},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sh", "-c", script}})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, d.Helper.Log())
+	}
+	said := func() string {
+		var out strings.Builder
+		if _, err := d.Client.WorkerLogs(t.Context(), w.ID, runtime.LogsRequest{Stream: "stdout"}, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	if ready != nil {
+		rig.Eventually(t, "the Worker is ready", func() bool { return said() != "" })
+		ready(w.ID)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := d.Client.WaitWorker(ctx, w.ID); err != nil {
+		t.Fatal(err)
+	}
+	out := said()
+	if _, err := d.Client.RemoveWorkspace(t.Context(), ws.ID, runtime.RemoveWorkspaceRequest{Discard: true}); err != nil {
+		t.Error(err)
+	}
+	return out
+}
