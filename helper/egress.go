@@ -101,16 +101,14 @@ func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []
 	}
 	theirs.Close()
 	if err == nil {
+		a.egress = p // whatever comes, endEgress has it
 		// A program that hangs before it serves is as good as none.
 		_ = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(egressStart / time.Second)})
-		if err = egress.Await(pair[0]); err != nil {
-			_ = p.Kill()
-		}
+		err = egress.Await(pair[0])
 	}
 	if err != nil {
 		return unavailable(err)
 	}
-	a.egress = p
 	return nil
 }
 

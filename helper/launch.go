@@ -166,8 +166,12 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	started := time.Now()
 	pidfd, err := dup(p.Pidfd)
 	if err != nil {
+		err = errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
+		<-p.Done() // undo takes away what it stands on
+		closeAll([]*os.File{p.Pidfd, p.Terminal, p.Notifications})
+		a.endEgress()
 		closeAll(a.teardown)
-		return nil, errors.Join(policy.Errorf(policy.CodeLaunchFailed, "helper.launch", "no descriptor is left").Because(err), p.Kill())
+		return nil, err
 	}
 	if p.Notifications != nil {
 		a.audit = startAudit(p.Notifications, a.files.Filter)

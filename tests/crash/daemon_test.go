@@ -45,19 +45,24 @@ func TestDaemons(t *testing.T) {
 func cutDaemons(t *testing.T, d *rig.Daemons, victim string, s policy.StrategyName, n int) bool {
 	t.Helper()
 	machine := rig.Before(t)
+	l := life{d: d, strategy: s}
 	env := []string{crashAt(n)}
 	if victim == "helper" {
-		d.HelperEnv = env
+		// The Worker's way out is in no record: its proxy goes with it all the same.
+		l.sandbox.Network = policy.NetworkPolicy{Mode: policy.NetworkAllowlist, Rules: []string{"a.example:443"}}
+		d.HelperEnv = append(env, "YOI_EGRESS="+rig.Program(t, "yoi-egress"))
 	} else {
 		d.RuntimedEnv = env
 	}
-	l := life{d: d, strategy: s}
 	if d.TryStart(t) {
 		l.live(t.Context())
 	}
 	killed := d.Died()
 	switch {
 	case !killed: // the end in good order has points too
+		if l.commit == "" {
+			t.Errorf("no Worker made its commit\n%s\n%s", d.Runtimed.Log(), d.Helper.Log())
+		}
 		killed = d.End(t)
 	case otherwise(n):
 		d.KillBoth(t)
@@ -76,6 +81,7 @@ func cutDaemons(t *testing.T, d *rig.Daemons, victim string, s policy.StrategyNa
 type life struct {
 	d        *rig.Daemons
 	strategy policy.StrategyName
+	sandbox  policy.SandboxPolicy
 	commit   string // told by the Worker
 	removing bool
 }
@@ -85,7 +91,7 @@ func (l *life) live(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	ws, err := l.d.Client.CreateWorkspace(ctx, runtime.CreateWorkspaceRequest{
-		Repositories: []runtime.RepositoryRequest{{RepositoryID: "small"}}, Strategy: l.strategy,
+		Repositories: []runtime.RepositoryRequest{{RepositoryID: "small"}}, Strategy: l.strategy, Sandbox: l.sandbox,
 	})
 	if err != nil {
 		return
