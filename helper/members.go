@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -111,7 +112,7 @@ type member struct{ host, inside int }
 // membersOf finds the processes of the pid namespace of a sandbox's PID 1 by asking
 // each for its own: sessions and what they leave behind are no descendants of PID 1.
 func membersOf(ctx context.Context, init *os.File) ([]member, error) {
-	pid, err := pidOf(init)
+	pid, err := nsexec.PidOf(init)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -33,7 +34,7 @@ const (
 )
 
 // ProcessUsage measures a live Worker, whether or not it has a control group: by the
-// descendants of its PID 1, which all its processes are.
+// descendants of its PID 1, which all its processes are. Sessions are not counted.
 func (l *Local) ProcessUsage(ctx context.Context, id policy.WorkerID) (ProcessUsage, error) {
 	const op = "helper.processes"
 	if err := policy.CheckID("worker", string(id)); err != nil {
@@ -44,14 +45,14 @@ func (l *Local) ProcessUsage(ctx context.Context, id policy.WorkerID) (ProcessUs
 		return ProcessUsage{}, err
 	}
 	defer pidfd.Close()
-	pid, err := pidOf(pidfd)
+	pid, err := nsexec.PidOf(pidfd)
 	var u ProcessUsage
 	if err == nil {
 		u, err = countDescendants(ctx, pid)
 	}
 	if err == nil {
 		// The numbers of a dead PID 1's pid could be another process' by now.
-		_, err = pidOf(pidfd)
+		_, err = nsexec.PidOf(pidfd)
 	}
 	if errors.Is(err, unix.ESRCH) {
 		return ProcessUsage{}, policy.Errorf(policy.CodeWorkerNotRunning, op, "the worker %s has ended", id)
@@ -60,31 +61,6 @@ func (l *Local) ProcessUsage(ctx context.Context, id policy.WorkerID) (ProcessUs
 		return ProcessUsage{}, policy.Errorf(policy.CodeInternal, op, "the processes of %s cannot be looked at", id).Because(err)
 	}
 	return u, nil
-}
-
-// pidOf is the process of a pidfd, by its fdinfo (pidfd_open(2)); ESRCH when it has
-// ended.
-func pidOf(pidfd *os.File) (int, error) {
-	raw, err := pidfd.SyscallConn()
-	if err != nil {
-		return 0, unix.ESRCH // closed: it has ended
-	}
-	var text []byte
-	var rerr error
-	if err := raw.Control(func(fd uintptr) { text, rerr = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)) }); err != nil {
-		return 0, unix.ESRCH
-	}
-	if rerr != nil {
-		return 0, rerr
-	}
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, "Pid:"); ok {
-			if pid, err := strconv.Atoi(strings.TrimSpace(v)); err == nil && pid > 0 {
-				return pid, nil
-			}
-		}
-	}
-	return 0, unix.ESRCH
 }
 
 func countDescendants(ctx context.Context, top int) (u ProcessUsage, err error) {

@@ -173,13 +173,17 @@ func (e *entering) join() {
 // who is in its group, too: any other would see the way out of it in
 // /proc/self/cgroup, and gets one of its own.
 func (e *entering) decide(joiner string) error {
-	pid, err := pidOf(e.init)
-	if err != nil {
-		return err
+	pid, err := PidOf(e.init)
+	if err == unix.ESRCH {
+		return notRunning()
 	}
+	if err != nil {
+		return enterFailed("reading the pidfd", err)
+	}
+	init := "/proc/" + strconv.Itoa(pid)
 	flags := uint64(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
 	fresh := uint64(0)
-	theirs, err := os.Readlink("/proc/" + pid + "/ns/net")
+	theirs, err := os.Readlink(init + "/ns/net")
 	if err != nil {
 		return e.gone(err)
 	}
@@ -190,7 +194,7 @@ func (e *entering) decide(joiner string) error {
 	if theirs != ours {
 		flags |= unix.CLONE_NEWNET
 	}
-	groups, err := os.ReadFile("/proc/" + pid + "/cgroup")
+	groups, err := os.ReadFile(init + "/cgroup")
 	if err != nil {
 		return e.gone(err)
 	}
@@ -206,22 +210,6 @@ func (e *entering) decide(joiner string) error {
 	e.SetArg(e.setns, 1, num(flags))
 	e.SetArg(e.fresh, 0, num(fresh))
 	return e.alive() // whose they were, then
-}
-
-// pidOf is a pidfd's process, "0" or an error when it is gone (pidfd_open(2)).
-func pidOf(pidfd *os.File) (string, error) {
-	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(pidfd.Fd())))
-	if err != nil {
-		return "", enterFailed("reading the pidfd", err)
-	}
-	for line := range bytes.Lines(b) {
-		if pid, ok := bytes.CutPrefix(line, []byte("Pid:")); ok {
-			if s := string(bytes.TrimSpace(pid)); s != "-1" && s != "0" {
-				return s, nil
-			}
-		}
-	}
-	return "", notRunning()
 }
 
 func notRunning() error {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -181,6 +183,31 @@ func SignalPidfd(pidfd *os.File, sig syscall.Signal) error {
 	*(*int32)(unsafe.Pointer(&info[20])) = int32(os.Getuid())
 	*(*int32)(unsafe.Pointer(&info[24])) = int32(sig)
 	return sendSignal(pidfd, carrier, unsafe.Pointer(&info))
+}
+
+// PidOf is the process of a pidfd, by its fdinfo (pidfd_open(2)); ESRCH when it has
+// ended, or the pidfd is closed.
+func PidOf(pidfd *os.File) (int, error) {
+	conn, err := pidfd.SyscallConn()
+	if err != nil {
+		return 0, unix.ESRCH
+	}
+	var text []byte
+	var rerr error
+	if err := conn.Control(func(fd uintptr) { text, rerr = os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(fd))) }); err != nil {
+		return 0, unix.ESRCH
+	}
+	if rerr != nil {
+		return 0, rerr
+	}
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "Pid:"); ok {
+			if pid, err := strconv.Atoi(strings.TrimSpace(v)); err == nil && pid > 0 {
+				return pid, nil
+			}
+		}
+	}
+	return 0, unix.ESRCH
 }
 
 // Kill ends the whole sandbox at once: with PID 1 the kernel kills all in its
