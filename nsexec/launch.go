@@ -87,21 +87,23 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer l.closeSockets()
 	if s.Network != nil {
 		// The child has no capability over that network: ports below 1024 are for who
 		// made it.
 		err = l.openSockets()
 	}
 	if err == nil {
-		l.child, err = l.Start(cloneFlags, cgroup)
+		if l.child, err = l.Start(cloneFlags, cgroup); err != nil {
+			err = cloneFailed(err)
+		}
 	}
 	leave()
 	unix.Close(l.syncFD)
 	l.syncFD = -1
 	if err != nil {
-		return nil, cloneFailed(err)
+		return nil, err
 	}
-	defer l.closeSockets()
 	l.process.own(l.child)
 	stop := context.AfterFunc(ctx, func() { _ = l.process.Kill() })
 	err = l.attend()
@@ -254,22 +256,9 @@ func (l *launching) receiveTerminal() error {
 
 // receiveFile takes one descriptor off a socket; nil is the socket's end.
 func receiveFile(socket int) (*os.File, error) {
-	var data [1]byte
-	control := make([]byte, unix.CmsgSpace(4))
-	n, cn, _, _, err := recvmsg(socket, data[:], control)
-	if err != nil {
-		return nil, failed("recvmsg", err)
-	}
-	if n == 0 {
-		return nil, nil
-	}
-	messages, err := unix.ParseSocketControlMessage(control[:cn])
-	if err != nil || len(messages) != 1 {
-		return nil, failed("recvmsg", unix.EBADMSG)
-	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
-		return nil, failed("recvmsg", unix.EBADMSG)
+	fds, err := receiveFDs(socket, 1)
+	if err != nil || fds == nil {
+		return nil, err
 	}
 	// Non-blocking, so that reads of it are the runtime poller's.
 	if err := unix.SetNonblock(fds[0], true); err != nil {
@@ -277,6 +266,32 @@ func receiveFile(socket int) (*os.File, error) {
 		return nil, failed("fcntl", err)
 	}
 	return os.NewFile(uintptr(fds[0]), "terminal"), nil
+}
+
+// receiveFDs takes n descriptors, which script.message sends, off a socket; nil is the
+// socket's end.
+func receiveFDs(socket, n int) ([]int, error) {
+	var data [1]byte
+	control := make([]byte, unix.CmsgSpace(4*n))
+	got, cn, _, _, err := recvmsg(socket, data[:], control)
+	if err != nil {
+		return nil, failed("recvmsg", err)
+	}
+	if got == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:cn])
+	if err != nil || len(messages) != 1 {
+		return nil, failed("recvmsg", unix.EBADMSG)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err == nil && len(fds) == n {
+		return fds, nil
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	return nil, failed("recvmsg", unix.EBADMSG)
 }
 
 func recvmsg(fd int, data, control []byte) (n, cn, flags int, from unix.Sockaddr, err error) {

@@ -61,7 +61,7 @@ func (b *script) terminal() {
 		return
 	}
 	b.step("allocating the terminal", policy.CodeLaunchFailed, "")
-	message, control := b.message("t")
+	message, control := b.message("t", 1)
 	b.Add(unix.SYS_OPENAT, atCwd, b.Str(ptmx(b.spec.Plan)), num(unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC), num(0)).
 		Save(slotMaster).Store(control, rightsAt)
 	b.Add(unix.SYS_IOCTL, slotMaster.Arg(), num(unix.TIOCSPTLCK), b.Space(4))
@@ -76,17 +76,16 @@ func (b *script) terminal() {
 	b.Add(unix.SYS_CLOSE, slotMaster.Arg())
 }
 
-// rightsAt is where a descriptor stands in a message's control data.
-const rightsAt = 16
+// rightsAt is where the first descriptor stands in a message's control data (cmsg(3)).
+const rightsAt = unix.SizeofCmsghdr
 
-// message is one for the launcher with a descriptor, to be stored at rightsAt of
-// control.
-func (b *script) message(text string) (message, control replay.Arg) {
-	// struct cmsghdr with one descriptor, 4 bytes of padding (cmsg(3)).
-	control = b.Space(24)
-	replay.Put(b.Program, control, unix.Cmsghdr{Len: 20, Level: unix.SOL_SOCKET, Type: unix.SCM_RIGHTS})
+// message is one for the launcher with n descriptors, to be stored from rightsAt of
+// control on.
+func (b *script) message(text string, n int) (message, control replay.Arg) {
+	control = b.Space(unix.CmsgSpace(4 * n))
+	replay.Put(b.Program, control, unix.Cmsghdr{Len: uint64(unix.CmsgLen(4 * n)), Level: unix.SOL_SOCKET, Type: unix.SCM_RIGHTS})
 	iov := replay.Struct(b.Program, [2]uint64{replay.Address(b.Str(text)), uint64(len(text))})
-	return replay.Struct(b.Program, [7]uint64{0, 0, replay.Address(iov), 1, replay.Address(control), 24, 0}), control
+	return replay.Struct(b.Program, [7]uint64{0, 0, replay.Address(iov), 1, replay.Address(control), uint64(unix.CmsgSpace(4 * n)), 0}), control
 }
 
 // beforeFork opens what PID 1 needs as the init and looks a last time whether

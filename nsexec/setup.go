@@ -42,6 +42,7 @@ func (b *script) namespaces() {
 	b.step("waiting for the id maps", policy.CodeLaunchFailed, "")
 	b.waitForLauncher()
 	b.listen()
+	b.listened()
 	if b.spec.UIDMap == nil {
 		return // the caller's own ids: nothing to change, and setgroups is denied
 	}

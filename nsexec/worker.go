@@ -78,7 +78,7 @@ func (b *script) filter(flags int) replay.Call {
 // listener loads the filter a little earlier and sends its listener to the
 // launcher. What comes between it and the exec every profile allows.
 func (b *script) listener() {
-	message, control := b.message("l")
+	message, control := b.message("l", 1)
 	b.filter(unix.SECCOMP_FILTER_FLAG_NEW_LISTENER).Store(control, rightsAt)
 	b.Add(unix.SYS_SENDMSG, num(b.syncFD), message, num(unix.MSG_NOSIGNAL)).Expect(1)
 }
