@@ -42,7 +42,6 @@ func (b *script) namespaces() {
 	b.step("waiting for the id maps", policy.CodeLaunchFailed, "")
 	b.waitForLauncher()
 	b.listen()
-	b.listened()
 	if b.spec.UIDMap == nil {
 		return // the caller's own ids: nothing to change, and setgroups is denied
 	}
@@ -90,9 +89,12 @@ func (b *script) pivot() {
 	b.Add(unix.SYS_CLOSE, slotRoot.Arg())
 }
 
-// parked waits while the launcher moves us into a scope; only then may the
-// cgroup namespace be made, since its root is where we are at that moment.
+// parked waits until others have done what has to be done before anything of the
+// Worker's runs: whoever serves the sandbox's sockets was started while its root was
+// made, and the launcher moves us into a scope. Only then may the cgroup namespace be
+// made, since its root is where we are at that moment.
 func (b *script) parked() {
+	b.listened()
 	if b.spec.Parked != nil {
 		b.step("waiting for the launcher", policy.CodeLaunchFailed, "")
 		b.waitForLauncher()
