@@ -31,7 +31,12 @@ func UserNS(uidMaps, gidMaps []IDMap) (*os.File, error) {
 	}
 	p := replay.New()
 	defer p.Release()
-	p.Add(unix.SYS_CLOSE, replay.N(pipe[1]))
+	// It holds nothing else open: two such children with each other's pipes would outlive
+	// us, and with them every lock of ours.
+	if pipe[0] > 0 {
+		p.Add(unix.SYS_CLOSE_RANGE, replay.N(0), replay.N(pipe[0]-1), replay.N(0))
+	}
+	p.Add(unix.SYS_CLOSE_RANGE, replay.N(pipe[0]+1), replay.N(^uint32(0)), replay.N(0))
 	p.Add(unix.SYS_READ, replay.N(pipe[0]), p.Space(1), replay.N(1))
 	p.Add(unix.SYS_EXIT_GROUP, replay.N(0))
 	child, err := p.Start(unix.CLONE_NEWUSER, -1)
