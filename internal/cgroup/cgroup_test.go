@@ -183,6 +183,9 @@ func TestGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Remove()
+	if _, err := Make(dirs, l); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a group was made twice: %v", err)
+	}
 	// It waits for its place in the group, then wants one process too many.
 	cmd := exec.Command("sh", "-c", "read x; sleep 0 & sleep 0 & wait")
 	in, err := cmd.StdinPipe()

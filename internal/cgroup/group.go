@@ -53,18 +53,20 @@ func (t *Tree) Plan(name string, l Limits) map[string]string {
 }
 
 // Make makes the planned directories and sets the limits. On an error nothing is
-// left of it.
+// left of it; what was there before stays.
 func Make(dirs map[string]string, l Limits) (g *Group, err error) {
 	g = Open(dirs)
+	made := make(map[string]string, len(dirs))
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.Remove())
+			err = errors.Join(err, Open(made).Remove())
 		}
 	}()
-	for _, d := range dirs {
+	for c, d := range dirs {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return g, err
 		}
+		made[c] = d
 	}
 	settings := l.settings1()
 	if g.version == 2 {
