@@ -163,7 +163,7 @@ func (s *server) forward(c *conn, via string, req, out *http.Request, t target, 
 	defer req.Body.Close()
 	last := req.Close || !req.ProtoAtLeast(1, 1)
 	upgrade := ""
-	if hasToken(req.Header["Connection"], "upgrade") {
+	if hasToken(req.Header["Connection"], "upgrade") && !hidesHosts(req.Header.Get("Upgrade")) {
 		upgrade = req.Header.Get("Upgrade")
 	}
 	out.RequestURI, out.Close = "", false
@@ -389,6 +389,20 @@ func hasToken(values []string, token string) bool {
 			if strings.EqualFold(textproto.TrimString(t), token) {
 				return true
 			}
+		}
+	}
+	return false
+}
+
+// hidesHosts reports whether one of the protocols that a client would change to has
+// names of hosts in it, which nobody would hold against the rules any more. A server
+// answers a request without it as it is.
+func hidesHosts(upgrade string) bool {
+	for p := range strings.SplitSeq(upgrade, ",") {
+		name, _, _ := strings.Cut(textproto.TrimString(p), "/")
+		switch strings.ToLower(name) {
+		case "h2c", "h2", "http", "tls":
+			return true
 		}
 	}
 	return false

@@ -305,6 +305,49 @@ func TestAttackHTTP(t *testing.T) {
 }
 
 // What is in the body of a request that was passed on is never taken for another.
+// A web socket is passed on; what would name hosts of its own inside is not offered to
+// the server, which answers as if nobody had asked.
+func TestAttackUpgrade(t *testing.T) {
+	var mu sync.Mutex
+	var offered []string
+	up := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		offered = append(offered, r.Header.Get("Upgrade"))
+		mu.Unlock()
+		if r.Header.Get("Upgrade") == "" {
+			fmt.Fprint(rw, "plain")
+			return
+		}
+		c, _, err := http.NewResponseController(rw).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\nswitched", r.Header.Get("Upgrade"))
+	}))
+	defer up.Close()
+	host := "a.example:" + up.URL[strings.LastIndexByte(up.URL, ':')+1:]
+	for protocol, switches := range map[string]bool{
+		"websocket": true, "tcp": true, "h2c": false, "H2C": false, "websocket, h2c": false, "TLS/1.2": false, "HTTP/2.0": false,
+	} {
+		w := newWorld(t, policy.NetworkPolicy{Rules: []string{host + "@127.0.0.1"}}, map[string][][]string{"a.example": loopback})
+		mu.Lock()
+		offered = nil
+		mu.Unlock()
+		got := w.raw(fmt.Sprintf("GET http://%s/ HTTP/1.1\r\nHost: %[1]s\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n", host, protocol))
+		want, answer := "", "HTTP/1.1 200 OK"
+		if switches {
+			want, answer = protocol, "HTTP/1.1 101 Switching Protocols"
+		}
+		mu.Lock()
+		if len(offered) != 1 || offered[0] != want || !strings.HasPrefix(got, answer) {
+			t.Errorf("%s: the server was offered %q, the Worker got %q", protocol, offered, got)
+		}
+		mu.Unlock()
+	}
+}
+
 func TestAttackSmuggledBody(t *testing.T) {
 	w := newWorld(t, policy.NetworkPolicy{Rules: []string{"a.example:PORT@127.0.0.1"}}, map[string][][]string{"a.example": loopback})
 	inner := "GET http://a.example:PORT/inner HTTP/1.1\r\nHost: a.example:PORT\r\n\r\n"
