@@ -7,6 +7,7 @@ import (
 
 	"yoi.dev/yoi-runtime/internal/cgroup"
 	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -37,7 +38,7 @@ func (l *Local) Pause(ctx context.Context, req PauseRequest) error {
 	defer init.Close()
 	l.pausing.Lock()
 	defer l.pausing.Unlock()
-	g, made, err := l.freezer(ctx, req)
+	g, made, err := l.freezer(ctx, req, init)
 	if err != nil || g == nil {
 		return err
 	}
@@ -67,12 +68,14 @@ func (l *Local) Pause(ctx context.Context, req PauseRequest) error {
 
 // freezer is the group that the Worker is frozen by; made says that it may not hold
 // all of the Worker. Resuming a Worker that has none is nothing to do.
-func (l *Local) freezer(ctx context.Context, req PauseRequest) (g *cgroup.Group, made bool, err error) {
+func (l *Local) freezer(ctx context.Context, req PauseRequest, init *os.File) (g *cgroup.Group, made bool, err error) {
 	rs, err := l.workerRecords(ctx, req.WorkerID)
 	if err != nil {
 		return nil, false, err
 	}
+	scoped := false
 	for _, r := range rs {
+		scoped = scoped || r.Kind == ledger.KindProcess && r.Attrs[scopeAttr] != ""
 		if r.Kind != ledger.KindCgroup {
 			continue
 		}
@@ -86,7 +89,16 @@ func (l *Local) freezer(ctx context.Context, req PauseRequest) (g *cgroup.Group,
 	unavailable := func(err error) error {
 		return policy.Errorf(policy.CodePauseUnavailable, "helper.pause", "no control group can be made for the worker").Because(err)
 	}
-	dirs, err := cgroup.PlanFreezer("yoi-" + string(req.WorkerID))
+	pid := 0
+	if scoped { // its scope may have limits, which are not to be left for good
+		if pid, err = nsexec.PidOf(init); err != nil {
+			return nil, false, notLooked("helper.pause", req.WorkerID, init, err)
+		}
+	}
+	dirs, err := cgroup.PlanFreezer("yoi-"+string(req.WorkerID), pid)
+	if err == nil && hasEnded(init) { // whose group it was, then
+		err = os.ErrProcessDone
+	}
 	if err != nil {
 		return nil, false, unavailable(err)
 	}

@@ -21,8 +21,10 @@ var ErrNoFreezer = errors.New("no freezer")
 const freezerV1 = "freezer"
 
 // PlanFreezer names the directory of a group that is only to be frozen: where this
-// process may make one, on v2 if it can, by controller as Open takes it.
-func PlanFreezer(name string) (map[string]string, error) {
+// process may make one, on v2 if it can, by controller as Open takes it. With a
+// process whose own group is delegated and has limits, the group is below that one
+// on v2, so that who is moved there keeps the limits; 0 is none.
+func PlanFreezer(name string, pid int) (map[string]string, error) {
 	mounted, err := hierarchies("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -31,15 +33,25 @@ func PlanFreezer(name string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	v2 := own[""]
+	if pid != 0 {
+		theirs, err := ownPaths("/proc/" + strconv.Itoa(pid) + "/cgroup")
+		if err != nil {
+			return nil, err
+		}
+		v2 = theirs[""]
+	}
 	for _, h := range mounted {
-		at, ok := below(h.root, own[""])
+		at, ok := below(h.root, v2)
 		if h.controllers != nil || !ok {
 			continue
 		}
 		dir := path.Join(h.point, at)
-		if delegated(path.Dir(dir)) { // this process is in its leaf
+		switch {
+		case pid != 0:
+		case delegated(path.Dir(dir)): // this process is in its leaf
 			dir = path.Dir(dir)
-		} else if managed() && !delegated(dir) {
+		case managed() && !delegated(dir):
 			continue
 		}
 		if _, err := os.Stat(dir + "/cgroup.procs"); err == nil && unix.Access(dir, unix.W_OK) == nil && unix.Access(dir+"/cgroup.procs", unix.W_OK) == nil {

@@ -269,6 +269,16 @@ func TestScopes(t *testing.T) {
 	}
 	agent(h, "sh", "-c", `yoi --socket /run/yoi/runtimed.sock worker exec `+wk+` -- sleep 987655 &
 		until systemd-cgls --no-pager --unit yoi-`+wk+`.scope | grep -q "sleep 987655"; do sleep 0.05; done`).Want(0)
+	// Pausing takes nobody out of the scope, where the limits are.
+	yoi(h, "worker", "pause", wk).Want(0)
+	for _, n := range []string{"987654", "987655"} {
+		for line := range strings.Lines(h.OK("sh", "-c", "cat /proc/$(pgrep -fx 'sleep "+n+"')/cgroup")) {
+			if (strings.HasPrefix(line, "0::") || strings.Contains(line, ":name=systemd:")) && !strings.Contains(line, "/yoi-"+wk+".scope") {
+				t.Errorf("sleep %s left the scope by being paused: %s", n, line)
+			}
+		}
+	}
+	yoi(h, "worker", "resume", wk).Want(0)
 	// A restart in between: the manager's word is heard by whoever adopted the Worker.
 	h.OK("systemctl", "restart", "yoi-helper", "yoi-runtimed")
 	yoi(h, "doctor")
