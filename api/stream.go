@@ -1,6 +1,7 @@
 package api
 
 import (
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -63,9 +64,14 @@ func (s *stream) openLocked() {
 	s.c.w.WriteHeader(http.StatusOK)
 }
 
+// Write refuses what comes after the end, as from a session that goes on when its
+// viewer leaves: net/http lends the buffer below to another answer then.
 func (s *stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return 0, io.ErrClosedPipe
+	}
 	s.openLocked()
 	s.c.deadline()
 	n, err := s.c.w.Write(b)

@@ -170,6 +170,34 @@ func TestStreamStopsWhenTheReaderHasEnough(t *testing.T) {
 	}
 }
 
+// leftService ends a session whose output goes on.
+type leftService struct {
+	servicetest.Service
+	stdout io.Writer
+}
+
+func (s *leftService) AttachWorker(_ context.Context, _ policy.WorkerID, _ runtime.AttachRequest, st runtime.SessionStreams) (runtime.Session, error) {
+	s.stdout = st.Stdout
+	_, err := io.WriteString(st.Stdout, "seen")
+	return runtime.Session{}, err
+}
+
+func TestNothingIsWrittenAfterTheEnd(t *testing.T) {
+	svc := &leftService{}
+	socket, _ := serve(t, Options{Service: svc})
+	var out bytes.Buffer
+	if _, err := NewClient(socket).AttachWorker(t.Context(), "wk-1", runtime.AttachRequest{}, runtime.SessionStreams{Stdout: &out}); err != nil || out.String() != "seen" {
+		t.Fatalf("%q, %v", out.String(), err)
+	}
+	var err error
+	for end := time.Now().Add(5 * time.Second); err == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		_, err = io.WriteString(svc.stdout, "x") // until the handler has returned
+	}
+	if !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
