@@ -53,7 +53,7 @@ func (a *app) snapshotExport() *cobra.Command {
 An argument that begins with ws- and names a workspace exports that workspace: tracked
 and untracked files, no part of its git directory, and no Worker may live in it.
 The digest that is printed names the snapshot everywhere.`,
-		Example: "  yoi snapshot export app --rev v1.2 --to snapshots\n  yoi snapshot export ws-0123456789abcdef --to s3://work/app",
+		Example: "  yoi snapshot export app --rev v1.2 --to snapshots\n  yoi snapshot export ws-0123456789abcdef --to s3://builds/app",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			if to == "" {
