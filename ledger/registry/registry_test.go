@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -112,14 +111,19 @@ func TestProcesses(t *testing.T) {
 	for round := range 5 {
 		path := filepath.Join(t.TempDir(), "r.db")
 		var procs []*exec.Cmd
-		var acked []*bytes.Buffer
+		var acked []*os.File
 		for i := range 4 {
 			cmd := exec.Command("/proc/self/exe", "-test.run=^TestProcesses$")
 			cmd.Env = append(os.Environ(), "REGISTRY_TEST_WRITER="+path, fmt.Sprintf("REGISTRY_TEST_N=%d", i))
-			out := &bytes.Buffer{}
+			out, err := os.Create(fmt.Sprintf("%s.%d", path, i))
+			must(t, err)
+			defer out.Close()
 			cmd.Stdout, cmd.Stderr = out, os.Stderr
 			must(t, cmd.Start())
 			procs, acked = append(procs, cmd), append(acked, out)
+		}
+		for end := time.Now().Add(time.Minute); !anyWritten(t, acked) && time.Now().Before(end); { // a busy machine takes its time
+			time.Sleep(5 * time.Millisecond)
 		}
 		time.Sleep(time.Duration(150+50*round) * time.Millisecond)
 		for _, p := range procs {
@@ -131,7 +135,9 @@ func TestProcesses(t *testing.T) {
 		r := openTest(t, path)
 		total := 0
 		for _, out := range acked {
-			for _, id := range strings.Fields(out.String()) {
+			b, err := os.ReadFile(out.Name())
+			must(t, err)
+			for _, id := range strings.Fields(string(b)) {
 				if len(id) != len("ws-0123456789abcdef") {
 					continue // the last line may be cut off
 				}
@@ -146,6 +152,18 @@ func TestProcesses(t *testing.T) {
 		}
 		must(t, r.Close())
 	}
+}
+
+func anyWritten(t *testing.T, files []*os.File) bool {
+	t.Helper()
+	for _, f := range files {
+		st, err := f.Stat()
+		must(t, err)
+		if st.Size() > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func writer(path string) {
