@@ -206,7 +206,7 @@ func (r *Runtime) WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRe
 		}
 		most := int64(1) << 62
 		if req.Limit > 0 {
-			most = req.Offset + req.Limit - at
+			most = req.Limit - (at - req.Offset)
 		}
 		n, err := io.Copy(w, io.NewSectionReader(f, at, most))
 		at += n

@@ -410,7 +410,8 @@ type Work = registry.Work
 // DeniedCall is a system call that a Worker's filter refused.
 type DeniedCall = registry.DeniedCall
 
-// LogsRequest asks for a Worker's output. Limit 0 is everything there is.
+// LogsRequest asks for a Worker's output. Limit 0 is everything there is. An offset
+// past the end is the end; a log that is gone, or never was, ends at 0.
 type LogsRequest struct {
 	Stream string `json:"stream,omitempty"` // "stdout" (default) or "stderr"
 	Offset int64  `json:"offset,omitempty"`

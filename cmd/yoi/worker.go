@@ -207,7 +207,7 @@ func (a *app) workerLogs() *cobra.Command {
 	}
 	c.Flags().BoolVar(&stderr, "stderr", false, "the standard error instead of the standard output")
 	c.Flags().BoolVarP(&req.Follow, "follow", "f", false, "go on until the Worker ends")
-	c.Flags().Int64Var(&req.Offset, "offset", 0, "begin at byte `N`")
+	c.Flags().Int64Var(&req.Offset, "offset", 0, "begin at byte `N`; past the end is the end")
 	c.Flags().Int64Var(&req.Limit, "limit", 0, "at most `N` bytes")
 	return c
 }
