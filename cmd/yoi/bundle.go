@@ -85,11 +85,7 @@ func (a *app) bundleRemove() *cobra.Command {
 				if err := s.RemoveBundle(cmd.Context(), policy.BundleDigest(argv[0])); err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(map[string]string{"removed": argv[0]})
-				}
-				fmt.Fprintf(a.stdout, "%s removed\n", policy.Printable(argv[0]))
-				return nil
+				return a.removed(argv[0])
 			})
 		},
 	}

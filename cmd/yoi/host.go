@@ -25,9 +25,14 @@ func absoluteSource(s string) (string, error) {
 	if colon := strings.IndexByte(s, ':'); s == "" || s[0] == '/' || colon >= 0 && !strings.Contains(s[:colon], "/") {
 		return s, nil
 	}
+	return fromHere(s, policy.CodeSourceUnreadable, "yoi.source")
+}
+
+// fromHere makes a path absolute, and leaves it as it is otherwise.
+func fromHere(s string, code policy.Code, op string) (string, error) {
 	wd, err := os.Getwd()
 	if err != nil {
-		return "", policy.Errorf(policy.CodeSourceUnreadable, "yoi.source", "there is no working directory").Because(err)
+		return "", policy.Errorf(code, op, "there is no working directory").Because(err)
 	}
 	return wd + "/" + s, nil
 }

@@ -123,11 +123,7 @@ func (a *app) imageRemove() *cobra.Command {
 				if err := s.RemoveImage(cmd.Context(), policy.ImageName(argv[0])); err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(map[string]string{"removed": argv[0]})
-				}
-				fmt.Fprintf(a.stdout, "%s removed\n", argv[0])
-				return nil
+				return a.removed(argv[0])
 			})
 		},
 	}

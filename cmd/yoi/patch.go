@@ -79,11 +79,7 @@ func (a *app) patchRemove() *cobra.Command {
 				if err := s.RemovePatch(cmd.Context(), policy.PatchDigest(argv[0])); err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(map[string]string{"removed": argv[0]})
-				}
-				fmt.Fprintf(a.stdout, "%s removed\n", policy.Printable(argv[0]))
-				return nil
+				return a.removed(argv[0])
 			})
 		},
 	}

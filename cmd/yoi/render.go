@@ -39,6 +39,15 @@ func (a *app) encode(v any, indent string) error {
 	return err
 }
 
+// removed says what is no longer there.
+func (a *app) removed(name string) error {
+	if a.json {
+		return a.printJSON(map[string]string{"removed": name})
+	}
+	fmt.Fprintf(a.stdout, "%s removed\n", policy.Printable(name))
+	return nil
+}
+
 // printLine prints one line of a JSON stream.
 func (a *app) printLine(v any) error {
 	return a.encode(v, "")

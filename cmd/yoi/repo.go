@@ -145,11 +145,7 @@ func (a *app) repoRemove() *cobra.Command {
 				if err := s.RemoveRepository(cmd.Context(), policy.RepositoryID(argv[0])); err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(map[string]string{"removed": argv[0]})
-				}
-				fmt.Fprintf(a.stdout, "%s removed\n", argv[0])
-				return nil
+				return a.removed(argv[0])
 			})
 		},
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,11 +35,7 @@ func storeArgument(s string) (string, error) {
 	if strings.Contains(s, "://") || strings.HasPrefix(s, "/") || s == "" {
 		return s, nil
 	}
-	wd, err := os.Getwd()
-	if err != nil {
-		return "", policy.Errorf(policy.CodeSnapshotStoreInvalid, "yoi.snapshot", "there is no working directory").Because(err)
-	}
-	return wd + "/" + s, nil
+	return fromHere(s, policy.CodeSnapshotStoreInvalid, "yoi.snapshot")
 }
 
 func (a *app) snapshotExport() *cobra.Command {
@@ -179,11 +174,7 @@ func (a *app) snapshotRemove() *cobra.Command {
 				if err := s.RemoveStoredSnapshot(cmd.Context(), store, policy.SnapshotDigest(argv[1])); err != nil {
 					return err
 				}
-				if a.json {
-					return a.printJSON(map[string]string{"removed": argv[1]})
-				}
-				fmt.Fprintf(a.stdout, "%s removed\n", argv[1])
-				return nil
+				return a.removed(argv[1])
 			})
 		},
 	}
