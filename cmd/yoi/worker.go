@@ -24,6 +24,9 @@ func (a *app) workerSpawn() *cobra.Command {
 	var tty bool
 	c := &cobra.Command{
 		Use: "spawn WORKSPACE [flags] -- COMMAND [ARG...]", Short: "Start a command on an Execution Workspace and return",
+		Long: `Start a command on an Execution Workspace and return. What it can see, use and reach
+is what the workspace was made with: --network, --allow, --seccomp, --tool, --secret
+and the like belong to yoi ws create.`,
 		Example: "  yoi worker spawn ws-0123456789abcdef --cwd src -- go test ./...\n  yoi worker spawn ws-0123456789abcdef --tty -- agent",
 		Args:    args(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
