@@ -91,16 +91,6 @@ var groups = map[string][]string{
 	"binutils":  {"ar", "as", "ld", "nm", "objcopy", "objdump", "ranlib", "readelf", "size", "strip", "strings"},
 }
 
-// Groups lists the names that stand for several programs.
-func Groups() []string {
-	var out []string
-	for g := range groups {
-		out = append(out, g)
-	}
-	slices.Sort(out)
-	return out
-}
-
 // entriesOf are a program's entries in the table.
 func entriesOf(name string) []entry {
 	var out []entry
