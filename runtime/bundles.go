@@ -108,22 +108,19 @@ func (r *Runtime) buildBundle(ctx context.Context, build ledger.Resource, archiv
 		return fail(err)
 	}
 	b = Bundle{Digest: digest, Files: stats.Files, Bytes: stats.Bytes, UsedAt: r.now()}
+	unlock, err := r.lockBundles(unix.LOCK_SH)
+	if err != nil {
+		return b, err
+	}
+	defer unlock()
 	err = unix.Renameat2(int(r.root.Dir.Fd()), build.Path, int(r.root.Dir.Fd()), rootdir.Bundle(hex), unix.RENAME_NOREPLACE)
 	if errors.Is(err, fs.ErrExist) { // and is what it should be, or is said to be damaged
-		return b, r.checkBundle(digest)
+		return b, r.useBundle(digest)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	dir, err := r.root.OpenDir(rootdir.Bundles)
-	if err != nil {
-		return fail(err)
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil {
-		return fail(err)
-	}
-	return b, nil
+	return b, nil // dropBundle makes the name durable
 }
 
 // ownTree gives root's files to the owner of the Runtime root.
@@ -365,15 +362,15 @@ func (r *Runtime) removeBundle(ctx context.Context, digest policy.BundleDigest) 
 
 // evictBundles removes those that no workspace has and that nobody has used for long.
 func (r *Runtime) evictBundles(ctx context.Context, dry bool, rep *GCReport) error {
-	list, err := r.ListBundles(ctx)
-	if err != nil || len(list) == 0 {
-		return err
-	}
 	unlock, err := r.lockBundles(unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	list, err := r.ListBundles(ctx) // when each was used does not change from here on
+	if err != nil || len(list) == 0 {
+		return err
+	}
 	users, err := r.bundleUsers(ctx)
 	if err != nil {
 		return err

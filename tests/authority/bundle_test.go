@@ -66,6 +66,14 @@ func TestBundle(t *testing.T) {
 			t.Errorf("gc took a bundle that a workspace has: %v", err)
 		}
 		y.OK(t, "ws", "rm", string(ws.ID))
+		y.OK(t, "bundle", "add", dir)
+		y.OK(t, "gc")
+		if _, err := os.Stat(stored); err != nil {
+			t.Errorf("gc took a bundle that was stored again just now: %v", err)
+		}
+		if err := os.Chtimes(stored, old, old); err != nil {
+			t.Fatal(err)
+		}
 		if out := y.OK(t, "gc", "--dry-run", "--json"); !strings.Contains(out, digest) {
 			t.Errorf("a dry run does not tell: %s", out)
 		}
