@@ -370,14 +370,5 @@ func (s *Store) Drop(ctx context.Context, set string) error {
 
 // diskError turns the errors of making things into diagnostics.
 func diskError(op string, err error) error {
-	var d *policy.Diagnostic
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &d):
-		return err
-	case rootdir.NoRoom(op, err) != nil:
-		return rootdir.NoRoom(op, err)
-	}
-	return policy.Errorf(policy.CodeInternal, op, "the build cache cannot be changed").Because(err)
+	return rootdir.Failed(op, "the build cache cannot be changed", err)
 }

@@ -285,17 +285,10 @@ func identify(dir *os.File) ledger.Identity {
 // diskError turns the errors of making things into diagnostics.
 func diskError(op string, err error) error {
 	var d *policy.Diagnostic
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &d):
-		return d
-	case rootdir.NoRoom(op, err) != nil:
-		return rootdir.NoRoom(op, err)
-	case errors.Is(err, fs.ErrNotExist):
+	if !errors.As(err, &d) && errors.Is(err, fs.ErrNotExist) {
 		return policy.Errorf(policy.CodeAllocationUnknown, op, "a part of the workspace does not exist").Because(err)
 	}
-	return policy.Errorf(policy.CodeInternal, op, "the Runtime root cannot be changed").Because(err)
+	return rootdir.Failed(op, "the Runtime root cannot be changed", err)
 }
 
 // Close waits for space that is being reclaimed. Workers go on unless they were

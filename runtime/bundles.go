@@ -61,14 +61,7 @@ func (r *Runtime) AddBundle(ctx context.Context, archive io.Reader) (Bundle, err
 // buildBundle unpacks into the build directory and gives it its name.
 func (r *Runtime) buildBundle(ctx context.Context, build ledger.Resource, archive io.Reader) (b Bundle, err error) {
 	fail := func(err error) (Bundle, error) {
-		if d := rootdir.NoRoom(opBundle, err); d != nil {
-			return b, d
-		}
-		var d *policy.Diagnostic
-		if errors.As(err, &d) {
-			return b, d
-		}
-		return b, policy.Errorf(policy.CodeInternal, opBundle, "the bundle cannot be stored").Because(err)
+		return b, rootdir.Failed(opBundle, "the bundle cannot be stored", err)
 	}
 	top, err := r.root.Mkdir(build.Path, 0o700)
 	if err != nil {

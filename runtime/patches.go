@@ -40,10 +40,7 @@ func (r *Runtime) AddPatch(_ context.Context, req AddPatchRequest) (Patch, error
 		return Patch{}, err
 	}
 	if err := r.storePatch(name, req.Content); err != nil {
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			return Patch{}, policy.Errorf(policy.CodeDiskFull, opPatch, "the Runtime root's file system is full").Because(err)
-		}
-		return Patch{}, policy.Errorf(policy.CodeInternal, opPatch, "the patch cannot be stored").Because(err)
+		return Patch{}, rootdir.Failed(opPatch, "the patch cannot be stored", err)
 	}
 	r.event("patch.added", name, nil)
 	return p, nil

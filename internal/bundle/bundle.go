@@ -286,10 +286,10 @@ func unpackOne(t *tar.Reader, h *tar.Header, name string, into *os.File, s *Stat
 	if s.Files, s.Bytes = s.Files+1, s.Bytes+n; err == nil {
 		err = f.Chmod(fs.FileMode(mode)) // whatever the umask
 	}
-	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
-	case err != nil:
+	if d := rootdir.NoRoom(op, err); d != nil {
+		return d
+	}
+	if err != nil {
 		return arrived(err)
 	}
 	return nil
@@ -301,10 +301,8 @@ func refused(name string, err error) error {
 		return nil
 	case errors.Is(err, fs.ErrExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EXDEV):
 		return invalid("%s is in the bundle twice, or lies behind a file or a link", policy.Printable(name)).With("path", name).Because(err)
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return policy.Errorf(policy.CodeDiskFull, op, "the Runtime root's file system is full").Because(err)
 	}
-	return policy.Errorf(policy.CodeInternal, op, "the bundle cannot be stored").Because(err)
+	return rootdir.Failed(op, "the bundle cannot be stored", err)
 }
 
 // ensure opens a directory below top, making what is missing of it.

@@ -84,6 +84,19 @@ func NoRoom(op string, err error) *policy.Diagnostic {
 	return nil
 }
 
+// Failed is err as a diagnostic: itself if it is one, NoRoom's, or else internal with
+// that message.
+func Failed(op, message string, err error) error {
+	var d *policy.Diagnostic
+	if err == nil || errors.As(err, &d) {
+		return err
+	}
+	if d := NoRoom(op, err); d != nil {
+		return d
+	}
+	return policy.Errorf(policy.CodeInternal, op, "%s", message).Because(err)
+}
+
 func cannotMake(op, what string, err error) error {
 	if d := NoRoom(op, err); d != nil {
 		return d
