@@ -270,7 +270,7 @@ func unpackOne(t *tar.Reader, h *tar.Header, name string, into *os.File, s *Stat
 	default:
 		return invalid("%s is neither a file, a directory nor a link", policy.Printable(name)).With("path", name)
 	}
-	if h.Size < 0 || s.Bytes+h.Size > MaxBytes {
+	if h.Size < 0 || h.Size > MaxBytes-s.Bytes {
 		return invalid("the bundle's files are larger than %d bytes", MaxBytes)
 	}
 	mode := uint32(0o644)
