@@ -228,14 +228,7 @@ func (r *Runtime) useBundle(digest policy.BundleDigest) error {
 // lockBundles keeps bundles from being taken away while one is put into a
 // workspace's policy (LOCK_SH), and the other way round (LOCK_EX).
 func (r *Runtime) lockBundles(how int) (unlock func(), err error) {
-	d, err := r.root.OpenDir(rootdir.Bundles)
-	if err == nil {
-		for {
-			if err = unix.Flock(int(d.Fd()), how); !errors.Is(err, unix.EINTR) {
-				break
-			}
-		}
-	}
+	d, err := r.lockDir(rootdir.Bundles, how)
 	if err != nil {
 		return nil, policy.Errorf(policy.CodeInternal, opBundle, "the bundles' directory cannot be locked").Because(err)
 	}

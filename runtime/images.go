@@ -219,10 +219,7 @@ func (r *Runtime) recordImage(ctx context.Context, req ImportImageRequest, id po
 
 // lockNames keeps two imports from taking one name.
 func (r *Runtime) lockNames() (unlock func(), err error) {
-	d, err := r.root.OpenDir(rootdir.ImageRecords)
-	if err == nil {
-		err = unix.Flock(int(d.Fd()), unix.LOCK_EX)
-	}
+	d, err := r.lockDir(rootdir.ImageRecords, unix.LOCK_EX)
 	if err != nil {
 		return nil, policy.Errorf(policy.CodeInternal, "runtime.image", "the images' records cannot be locked").Because(err)
 	}

@@ -40,9 +40,9 @@ func (c Config) patchesUnusedFor() (time.Duration, error) {
 	}
 }
 
-// lockPatches opens the store's directory and locks it against gc, or for it.
-func (r *Runtime) lockPatches(how int) (*os.File, error) {
-	dir, err := r.root.OpenDir(rootdir.Patches)
+// lockDir opens a directory of the Runtime root and locks it until it is closed.
+func (r *Runtime) lockDir(rel string, how int) (*os.File, error) {
+	dir, err := r.root.OpenDir(rel)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func flock(f *os.File, how int) error {
 
 // usePatch reads a stored patch, and marks it as used. The time of its making stays.
 func (r *Runtime) usePatch(name string, limit int64) ([]byte, error) {
-	dir, err := r.lockPatches(unix.LOCK_SH)
+	dir, err := r.lockDir(rootdir.Patches, unix.LOCK_SH)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (r *Runtime) evictPatches(ctx context.Context, dry bool, rep *GCReport) err
 	if err != nil || limit == 0 {
 		return err
 	}
-	dir, err := r.lockPatches(unix.LOCK_EX)
+	dir, err := r.lockDir(rootdir.Patches, unix.LOCK_EX)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
