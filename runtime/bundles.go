@@ -254,23 +254,15 @@ func (c *creation) holdBundle() (release func(), err error) {
 // bundleUsers are the workspaces that have each bundle.
 func (r *Runtime) bundleUsers(ctx context.Context) (map[policy.BundleDigest]policy.AllocationID, error) {
 	users := make(map[policy.BundleDigest]policy.AllocationID)
-	for _, status := range []registry.AllocationStatus{registry.AllocationActive, registry.AllocationStopped, registry.AllocationCleanupPending} {
-		for after := ""; ; {
-			page, err := r.registry.ListAllocations(ctx, registry.Filter{Status: []string{string(status)}, Limit: 1000, After: after})
-			if err != nil {
-				return nil, err
-			}
-			for _, a := range page.Items {
-				if d := a.SandboxPolicy.ConfigBundle; d != "" {
-					users[d] = a.ID
-				}
-			}
-			if after = page.Next; after == "" {
-				break
-			}
+	err := r.eachAllocation(ctx, registry.Filter{Status: []string{
+		string(registry.AllocationActive), string(registry.AllocationStopped), string(registry.AllocationCleanupPending),
+	}}, func(a registry.Allocation) error {
+		if d := a.SandboxPolicy.ConfigBundle; d != "" {
+			users[d] = a.ID
 		}
-	}
-	return users, nil
+		return nil
+	})
+	return users, err
 }
 
 // ListBundles returns the stored bundles, the last used first.

@@ -138,24 +138,17 @@ func (r *Runtime) evictPatches(ctx context.Context, dry bool, rep *GCReport) err
 // neededPatches are the digests in the evidence of all workspaces that are there.
 func (r *Runtime) neededPatches(ctx context.Context) (map[string]bool, error) {
 	needed := make(map[string]bool)
-	for after := ""; ; {
-		page, err := r.registry.ListAllocations(ctx, registry.Filter{Limit: 1000, After: after, Status: []string{
-			string(registry.AllocationActive), string(registry.AllocationStopped), string(registry.AllocationFailed), string(registry.AllocationCleanupPending),
-		}})
-		if err != nil {
-			return nil, err
+	err := r.eachAllocation(ctx, registry.Filter{Status: []string{
+		string(registry.AllocationActive), string(registry.AllocationStopped), string(registry.AllocationFailed), string(registry.AllocationCleanupPending),
+	}}, func(a registry.Allocation) error {
+		var ev Evidence
+		if err := json.Unmarshal(a.Evidence, &ev); err != nil && len(a.Evidence) > 0 {
+			return policy.Errorf(policy.CodeRegistryFailed, opPatch, "the evidence of %s cannot be read", a.ID).Because(err)
 		}
-		for _, a := range page.Items {
-			var ev Evidence
-			if err := json.Unmarshal(a.Evidence, &ev); err != nil && len(a.Evidence) > 0 {
-				return nil, policy.Errorf(policy.CodeRegistryFailed, opPatch, "the evidence of %s cannot be read", a.ID).Because(err)
-			}
-			for _, d := range ev.Changes {
-				needed[d.Digest] = true
-			}
+		for _, d := range ev.Changes {
+			needed[d.Digest] = true
 		}
-		if after = page.Next; after == "" {
-			return needed, nil
-		}
-	}
+		return nil
+	})
+	return needed, err
 }

@@ -73,21 +73,16 @@ func (r *Runtime) reconcile(ctx context.Context, rescued []policy.AllocationID, 
 		rep.Diagnostics = append(rep.Diagnostics, *d.With("allocation", string(id)))
 	}
 	for _, status := range []registry.AllocationStatus{registry.AllocationActive, registry.AllocationStopped, registry.AllocationCleanupPending, registry.AllocationFailed} {
-		for after := ""; ; {
-			page, err := r.registry.ListAllocations(ctx, registry.Filter{Status: []string{string(status)}, Limit: 1000, After: after})
-			if err != nil {
-				return err
+		err := r.eachAllocation(ctx, registry.Filter{Status: []string{string(status)}}, func(a registry.Allocation) error {
+			if err := r.reconcileOne(ctx, a); err != nil {
+				d := policy.AsDiagnostic(err)
+				r.log.Warn("allocation not reconciled", "allocation", a.ID, "error", err)
+				rep.Diagnostics = append(rep.Diagnostics, *d)
 			}
-			for _, a := range page.Items {
-				if err := r.reconcileOne(ctx, a); err != nil {
-					d := policy.AsDiagnostic(err)
-					r.log.Warn("allocation not reconciled", "allocation", a.ID, "error", err)
-					rep.Diagnostics = append(rep.Diagnostics, *d)
-				}
-			}
-			if after = page.Next; after == "" {
-				break
-			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

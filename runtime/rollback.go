@@ -93,22 +93,17 @@ func (r *Runtime) ListSnapshots(ctx context.Context, id policy.AllocationID) ([]
 // snapshots are those that are not removed, oldest first.
 func (r *Runtime) snapshots(ctx context.Context, a registry.Allocation) ([]registry.Allocation, error) {
 	var out []registry.Allocation
-	for after := ""; ; {
-		page, err := r.registry.ListAllocations(ctx, registry.Filter{
-			WorkspaceID: a.WorkspaceID, Limit: 1000, After: after,
-			Status: []string{string(registry.AllocationStopped), string(registry.AllocationFailed), string(registry.AllocationCleanupPending)},
-		})
-		if err != nil {
-			return nil, err
+	err := r.eachAllocation(ctx, registry.Filter{
+		WorkspaceID: a.WorkspaceID,
+		Status:      []string{string(registry.AllocationStopped), string(registry.AllocationFailed), string(registry.AllocationCleanupPending)},
+	}, func(s registry.Allocation) error {
+		if s.SnapshotOf == a.ID {
+			out = append(out, s)
 		}
-		for _, s := range page.Items {
-			if s.SnapshotOf == a.ID {
-				out = append(out, s)
-			}
-		}
-		if after = page.Next; after == "" {
-			break
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(out, func(a, b registry.Allocation) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))

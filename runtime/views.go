@@ -114,6 +114,24 @@ func (r *Runtime) evidenceOf(ctx context.Context, a registry.Allocation) (Eviden
 	}
 }
 
+// eachAllocation calls do for each record of a list, page by page.
+func (r *Runtime) eachAllocation(ctx context.Context, f registry.Filter, do func(registry.Allocation) error) error {
+	for f.Limit = 1000; ; {
+		page, err := r.registry.ListAllocations(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, a := range page.Items {
+			if err := do(a); err != nil {
+				return err
+			}
+		}
+		if f.After = page.Next; f.After == "" {
+			return nil
+		}
+	}
+}
+
 // GetWorker returns one Worker with its workspace's summary.
 func (r *Runtime) GetWorker(ctx context.Context, id policy.WorkerID) (Worker, error) {
 	w, err := r.workerRecord(ctx, id)
