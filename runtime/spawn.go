@@ -68,8 +68,8 @@ func (l *launch) check(a registry.Allocation) error {
 }
 
 // start launches a Worker: checked, compiled, recorded, started.
-func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (registry.Worker, *helper.Launched, error) {
-	w := registry.Worker{
+func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (w registry.Worker, launched *helper.Launched, err error) {
+	w = registry.Worker{
 		ID: l.id, AllocationID: a.ID, WorkspaceID: a.WorkspaceID, Status: registry.WorkerStarting,
 		Command: l.command, RelativeCwd: l.cwd, CreatedAt: r.now(),
 	}
@@ -89,21 +89,23 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 			return w, nil, err
 		}
 		files.Direct = []*os.File{dir}
+		defer func() {
+			if err != nil {
+				r.closeDirect(l.id)
+			}
+		}()
 	}
 	if err := r.useBundle(a.SandboxPolicy.ConfigBundle); err != nil {
-		r.closeDirect(l.id)
 		return w, nil, err
 	}
 	uses, err := r.giveSecrets(ctx, a, &l, &files)
-	if err != nil {
-		r.closeDirect(l.id)
-		return w, nil, err
-	}
 	defer files.Secrets.Close() // nil is an error nobody needs
 	defer files.Headers.Close()
+	if err != nil {
+		return w, nil, err
+	}
 	if a.SandboxPolicy.Network.Mode == policy.NetworkAllowlist && !l.unrecorded {
 		if l.egress, err = r.egressRequest(a.SandboxPolicy); err != nil {
-			r.closeDirect(l.id)
 			return w, nil, err
 		}
 	}
@@ -112,13 +114,10 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 	}
 	if l.outlives() {
 		if err := r.registry.PutWorker(ctx, w); err != nil {
-			r.closeDirect(l.id)
 			return w, nil, err
 		}
 	}
-	launched, err := r.helper.Launch(ctx, r.launchRequest(a, l), files)
-	if err != nil {
-		r.closeDirect(l.id)
+	if launched, err = r.helper.Launch(ctx, r.launchRequest(a, l), files); err != nil {
 		return r.launchFailed(ctx, l, w, err)
 	}
 	w.Diagnostics = append(w.Diagnostics, launched.Warnings...)
@@ -127,7 +126,6 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (r
 	if err := r.recordStart(ctx, l, w); err != nil {
 		kerr := r.helper.Kill(context.WithoutCancel(ctx), w.ID)
 		launched.Pidfd.Close()
-		r.closeDirect(l.id)
 		return w, nil, errors.Join(err, kerr)
 	}
 	return w, launched, nil
