@@ -1,12 +1,9 @@
 package gitcache
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha1" // #nosec: git's object ids
-	"crypto/sha256"
 	"encoding/json"
-	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"math"
@@ -115,10 +112,6 @@ func (r *repo) survived(ctx context.Context, key string) bool {
 
 // holds reports whether the entry's file is its object, byte by byte.
 func holds(top *os.File, e index.Entry) bool {
-	var h hash.Hash = sha1.New()
-	if len(e.OID) == sha256.Size {
-		h = sha256.New()
-	}
 	if e.Mode&unix.S_IFMT == unix.S_IFLNK {
 		f, err := openBeneath(top, string(e.Path), unix.O_PATH|unix.O_NOFOLLOW, 0)
 		if err != nil {
@@ -130,8 +123,9 @@ func holds(top *os.File, e index.Entry) bool {
 		if err != nil {
 			return false
 		}
-		fmt.Fprintf(h, "blob %d\x00%s", n, target[:n])
-		return string(h.Sum(nil)) == string(e.OID)
+		h := blobHash(2*len(e.OID), int64(n))
+		h.Write(target[:n])
+		return bytes.Equal(h.Sum(nil), e.OID)
 	}
 	f, err := openBeneath(top, string(e.Path), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -142,11 +136,11 @@ func holds(top *os.File, e index.Entry) bool {
 	if err != nil || !st.Mode().IsRegular() {
 		return false
 	}
-	fmt.Fprintf(h, "blob %d\x00", st.Size())
+	h := blobHash(2*len(e.OID), st.Size())
 	if n, err := io.Copy(h, f); err != nil || n != st.Size() {
 		return false
 	}
-	return string(h.Sum(nil)) == string(e.OID)
+	return bytes.Equal(h.Sum(nil), e.OID)
 }
 
 // syncTree makes a directory and all in it durable, file by file: of a file system
