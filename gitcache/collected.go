@@ -199,7 +199,7 @@ func (r *repo) indexPack(ctx context.Context, q quarantine, pack io.Reader, most
 
 // partial reports whether the mirror lacks objects that were promised to it.
 func (r *repo) partial() bool {
-	found, err := filepath.Glob(r.bare("objects/pack/*.promisor"))
+	found, err := filepath.Glob(globEscape(r.bare("objects/pack")) + "/*.promisor")
 	return err == nil && len(found) > 0
 }
 

@@ -103,7 +103,7 @@ func (r *repo) importAgain(ctx context.Context, src Source, l *lockFile) (FetchR
 	if r.healthy() {
 		return FetchReport{FetchedAt: r.readState().FetchedAt}, nil
 	}
-	names, err := filepath.Glob(r.path(snapshotsDir, "*.json"))
+	names, err := filepath.Glob(globEscape(r.path(snapshotsDir)) + "/*.json")
 	for _, name := range names {
 		digest := "sha256:" + strings.TrimSuffix(filepath.Base(name), ".json")
 		if _, _, ierr := r.importLocked(ctx, src, digest, nil, l); err == nil {

@@ -49,7 +49,10 @@ type importer struct {
 func newImporter(t *testing.T) *importer {
 	i := &importer{store: make(map[string][]byte)}
 	j := &journal{held: map[string]Resource{}}
-	root := t.TempDir()
+	root := filepath.Join(t.TempDir(), "[root]*") // no pattern
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	c, err := Open(Options{Root: root, Ledger: j, OpenSnapshot: func(_ context.Context, _, digest string) (io.ReadCloser, error) {
 		i.gets++
 		b, ok := i.store[digest]

@@ -64,7 +64,7 @@ func (r *repo) settle(key string) error {
 
 // settleTrees settles what nobody is building or removing.
 func (r *repo) settleTrees(ctx context.Context) error {
-	markers, err := filepath.Glob(r.treePath("*.json"))
+	markers, err := filepath.Glob(globEscape(r.path("trees")) + "/*.json")
 	for _, name := range markers {
 		key := filepath.Base(name[:len(name)-len(".json")])
 		if m, ok := r.readMarker(key); !ok || m.Boot != bootID() || ctx.Err() != nil {
