@@ -1,6 +1,9 @@
 package testenv
 
 import (
+	"bytes"
+	"compress/gzip"
+	"io"
 	"os"
 	"testing"
 )
@@ -39,4 +42,29 @@ func Root(t testing.TB) {
 func MissingKernelFeature(t testing.TB, feature, reason string) {
 	t.Helper()
 	t.Skipf("%s%s: %s", SkipMarker, feature, reason)
+}
+
+// NeedFile is MissingKernelFeature where the kernel has no file that comes with the
+// feature.
+func NeedFile(t testing.TB, feature, name string) {
+	t.Helper()
+	if _, err := os.Stat(name); os.IsNotExist(err) {
+		MissingKernelFeature(t, feature, "there is no "+name)
+	}
+}
+
+// builtWithout reports whether the kernel says that it was built without an option.
+// One that does not tell, proc_config.gz(5), has everything.
+func builtWithout(option string) bool {
+	f, err := os.Open("/proc/config.gz")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return false
+	}
+	config, err := io.ReadAll(z)
+	return err == nil && !bytes.Contains(config, []byte("\n"+option+"=")) && bytes.Contains(config, []byte("\nCONFIG_"))
 }

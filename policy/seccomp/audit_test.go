@@ -2,6 +2,7 @@ package seccomp
 
 import (
 	"encoding/binary"
+	"runtime"
 	"testing"
 
 	"yoi.dev/yoi-runtime/policy"
@@ -13,8 +14,11 @@ import (
 func TestNotifying(t *testing.T) {
 	for _, profile := range Profiles() {
 		plain, err := Filter(policy.SandboxPolicy{Seccomp: profile.Name})
+		if err != nil && runtime.GOARCH != "amd64" {
+			t.Skip("no built-in filter for this architecture")
+		}
 		if err != nil {
-			t.Skip("kernel feature missing: no built-in filter for this architecture")
+			t.Fatal(err)
 		}
 		notifying, err := cbpf.Decode(Notifying(plain))
 		if err != nil {

@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -78,8 +79,12 @@ func TestAttackKeyring(t *testing.T) {
 	s := newStand(t, 0)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if _, err := unix.KeyctlJoinSessionKeyring(testenv.RunID()); err != nil {
+	_, err := unix.KeyctlJoinSessionKeyring(testenv.RunID())
+	if errors.Is(err, unix.ENOSYS) {
 		testenv.MissingKernelFeature(t, "keyrings", err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	if _, err := unix.AddKey("user", testenv.RunID(), []byte("secret"), unix.KEY_SPEC_SESSION_KEYRING); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func EnableQuota(t testing.TB, dir, mode string) {
 	defer f.Close()
 	_, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0xc0109428, uintptr(unsafe.Pointer(&a))) // BTRFS_IOC_QUOTA_CTL
 	if e == unix.EINVAL && mode == "squota" {
-		testenv.MissingKernelFeature(t, "btrfs simple quotas", "Linux 6.7")
+		testenv.NeedFile(t, "btrfs simple quotas", "/sys/fs/btrfs/features/simple_quota") // Linux 6.7
 	}
 	if e != 0 {
 		t.Fatal(e)
