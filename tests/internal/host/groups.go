@@ -59,7 +59,7 @@ func (h hierarchy) own() (string, error) {
 func makeGroups(hs []hierarchy) (dirs []string, err error) {
 	defer func() {
 		if err != nil {
-			removeGroups(dirs)
+			err = errors.Join(err, removeGroups(dirs))
 		}
 	}()
 	for _, h := range hs {
@@ -69,7 +69,7 @@ func makeGroups(hs []hierarchy) (dirs []string, err error) {
 			continue
 		case "cgroup":
 			if parent, err = h.own(); err != nil {
-				return nil, err
+				return dirs, err
 			}
 		}
 		dir := filepath.Join(h.Point, parent, fmt.Sprintf("%s-host%d", testenv.RunID(), len(dirs)))
@@ -95,14 +95,16 @@ func makeGroups(hs []hierarchy) (dirs []string, err error) {
 
 // removeGroups takes the groups away with all that the manager made below them. The
 // processes are gone, but their groups notice it a moment later.
-func removeGroups(dirs []string) {
+func removeGroups(dirs []string) error {
+	var errs []error
 	for _, dir := range dirs {
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			if removeGroup(dir) == nil {
-				break
-			}
+		err := removeGroup(dir)
+		for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); err = removeGroup(dir) {
+			time.Sleep(10 * time.Millisecond)
 		}
+		errs = append(errs, err)
 	}
+	return errors.Join(errs...)
 }
 
 func removeGroup(dir string) error {

@@ -26,7 +26,8 @@ const Manager = "/lib/systemd/systemd"
 type Host struct {
 	t    testing.TB
 	disk string
-	init int
+	init int // its first process, 0 when it is off
+	kill func() error
 	dead chan struct{}
 	runs int
 }
@@ -75,7 +76,11 @@ func (h *Host) Boot() {
 func (h *Host) process(hs []hierarchy, groups []string, started chan<- error) {
 	runtime.LockOSThread()
 	defer close(h.dead)
-	defer removeGroups(groups)
+	defer func() {
+		if err := removeGroups(groups); err != nil {
+			h.t.Errorf("the machine's control groups stay: %v", err)
+		}
+	}()
 	gate, open, err := os.Pipe()
 	if err != nil {
 		started <- err
@@ -104,7 +109,7 @@ func (h *Host) process(hs []hierarchy, groups []string, started chan<- error) {
 	if err == nil {
 		_, err = open.WriteString("g")
 	}
-	h.init = cmd.Process.Pid
+	h.init, h.kill = cmd.Process.Pid, cmd.Process.Kill
 	if err != nil {
 		_ = cmd.Process.Kill()
 	}
@@ -145,12 +150,8 @@ func (h *Host) Kill() {
 	if h.init == 0 {
 		return
 	}
-	select {
-	case <-h.dead: // by itself; its number may be somebody else's by now
-	default:
-		_ = unix.Kill(h.init, unix.SIGKILL)
-		<-h.dead
-	}
+	_ = h.kill() // unless it is dead already: then its number may be another's
+	<-h.dead
 	h.init = 0
 }
 
@@ -164,6 +165,14 @@ func (h *Host) Write(p, content string, mode os.FileMode) {
 	h.t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(h.Path(p)), 0o755), os.WriteFile(h.Path(p), []byte(content), mode)); err != nil {
 		h.t.Fatal(err)
+	}
+}
+
+// Copy copies what is in a directory of this machine into one of the other's.
+func (h *Host) Copy(from, to string) {
+	h.t.Helper()
+	if out, err := exec.Command("cp", "-a", "--no-preserve=ownership", from+"/.", h.Path(to)).CombinedOutput(); err != nil {
+		h.t.Fatalf("%v\n%s", err, out)
 	}
 }
 
