@@ -146,7 +146,7 @@ func mkfs(t testing.TB, kind, image string, more []string) {
 // that the test lost. The wait is for killed processes still on their way out.
 func unmount(t testing.TB, dir string) {
 	t.Helper()
-	deadline := time.Now().Add(3 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW)
 	for err == unix.EBUSY && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)

@@ -111,7 +111,8 @@ func TestSupervisor(t *testing.T) {
 	}
 }
 
-// nothingLeft takes the run id from the output and looks at the machine.
+// nothingLeft takes the run id from the output and looks at the machine. A loop
+// device detaches behind the exit.
 func nothingLeft(t *testing.T, out string) {
 	t.Helper()
 	_, rest, ok := strings.Cut(out, "run id: ")
@@ -119,11 +120,12 @@ func nothingLeft(t *testing.T, out string) {
 		t.Fatalf("no run id in:\n%s", out)
 	}
 	id, _, _ := strings.Cut(rest, "\n")
-	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	for _, l := range loops {
-		if b, err := os.ReadFile(l); err == nil && strings.Contains(string(b), id) {
-			t.Errorf("%s: %s", l, b)
-		}
+	left := leakedLoops(id)
+	for deadline := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(deadline); left = leakedLoops(id) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, l := range left {
+		t.Error(l)
 	}
 	b, err := os.ReadFile("/proc/" + itoa(os.Getppid()) + "/mountinfo")
 	if err != nil {
@@ -163,7 +165,6 @@ func TestSupervisorKilled(t *testing.T) {
 		}
 	}
 	_ = cmd.Wait()
-	time.Sleep(200 * time.Millisecond) // the loop device detaches behind the exit
 	nothingLeft(t, string(buf[:n]))
 
 	tmp := envOf(cmd, "TMPDIR")

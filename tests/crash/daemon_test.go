@@ -140,7 +140,7 @@ func (l *life) check(t *testing.T) {
 		if w.Status != runtime.WorkerStarting && w.Status != runtime.WorkerRunning {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		got, err := l.d.Client.WaitWorker(ctx, w.ID)
 		cancel()
 		if err != nil || got.Outcome == nil || (got.Outcome.ExitCode != 0 && !got.Outcome.Lost) {

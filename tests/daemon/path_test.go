@@ -45,7 +45,7 @@ func spawn(t *testing.T, d *rig.Daemons, ws policy.AllocationID, script string) 
 
 func wait(t *testing.T, d *rig.Daemons, id policy.WorkerID) runtime.Worker {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w, err := d.Client.WaitWorker(ctx, id)
 	if err != nil {
@@ -174,8 +174,8 @@ func TestTwoWorkersAtOnce(t *testing.T) {
 	repo := p.Give(t, testenv.RepoSmall(t))
 	for _, s := range []policy.StrategyName{policy.StrategyOverlay, policy.StrategyCopy} {
 		ws := workspace(t, d, repo.Dir, func(r *runtime.CreateWorkspaceRequest) { r.Strategy = s })
-		waits := spawn(t, d, ws.ID, "for i in $(seq 250); do test -e go && test -e /scratch/go && exit 0; sleep 0.02; done; exit 1")
-		time.Sleep(200 * time.Millisecond) // so that it has looked at least once
+		waits := spawn(t, d, ws.ID, "echo ready; for i in $(seq 3000); do test -e go && test -e /scratch/go && exit 0; sleep 0.02; done; exit 1")
+		said(t, d, waits.ID, "ready\n")
 		_, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sh", "-c", "touch go /scratch/go"}})
 		if err != nil {
 			wantCode(t, err, policy.CodeAllocationInUse)
@@ -198,9 +198,7 @@ func TestSignals(t *testing.T) {
 	ws := workspace(t, d, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
 	for signal, code := range map[string]int{"USR1": 11, "SIGUSR2": 12, "10": 11, "KILL": 137, "9": 137} {
 		w := spawn(t, d, ws.ID, "trap 'exit 11' USR1; trap 'exit 12' USR2; echo ready; while :; do sleep 0.02; done")
-		for deadline := time.Now().Add(10 * time.Second); logs(t, d, w.ID, "stdout") == "" && time.Now().Before(deadline); {
-			time.Sleep(5 * time.Millisecond)
-		}
+		said(t, d, w.ID, "ready\n")
 		if err := d.Client.SignalWorker(t.Context(), w.ID, runtime.SignalRequest{Signal: signal}); err != nil {
 			t.Errorf("signal %s: %v", signal, err)
 		}

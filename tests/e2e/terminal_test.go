@@ -88,7 +88,7 @@ func (s *screen) text() string {
 
 func (s *screen) expect(t *testing.T, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(s.text(), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(s.text(), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			_ = s.cmd.Process.Kill()
 			t.Fatalf("the screen shows\n%s\nwithout %q", s.text(), text)
@@ -116,7 +116,7 @@ func (s *screen) code(t *testing.T) int {
 	go func() { _ = s.cmd.Wait(); close(done) }() // the state has the code
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		_ = s.cmd.Process.Kill()
 		<-done
 		t.Errorf("the command did not end; the screen shows\n%s", s.text())

@@ -348,7 +348,7 @@ func zombies(args []string) (string, error) {
 		_, _ = unix.Wait4(int(r), nil, 0, nil)
 	}
 	left := 0
-	for range 100 { // until PID 1 has had its turn
+	for range 1500 { // until PID 1 has had its turn
 		left = 0
 		entries, err := os.ReadDir("/proc")
 		if err != nil {

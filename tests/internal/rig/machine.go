@@ -36,10 +36,11 @@ func Before(t testing.TB) *Machine {
 }
 
 // Unchanged fails the test if there is anything now that was not there before.
-// Namespaces are torn down behind the last exit, so it waits a moment.
+// Namespaces are torn down behind the last exit, so it waits; less than
+// the Workers of tests sleep, which are not to be taken for ended.
 func (m *Machine) Unchanged(t testing.TB) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(20 * time.Second)
 	for {
 		left := m.new(t)
 		if len(left) == 0 {
@@ -175,10 +176,10 @@ func ipc(t testing.TB) []string {
 	return out
 }
 
-// Eventually waits up to ten seconds for something that another process does.
+// Eventually waits up to a minute for something that another process does.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("still not: %s", what)
 		}
