@@ -1,7 +1,6 @@
 package attack
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,19 +20,9 @@ func TestAttackNeighbour(t *testing.T) {
 		t.Run(fmt.Sprint(uid), func(t *testing.T) {
 			s := newStand(t, uid)
 			quiet := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "sh", "-c", "echo secret >/scratch/secret; echo secret >secret; echo ready; read end; exit 4")
-			in, err := quiet.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			out, err := quiet.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := quiet.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
-				t.Fatalf("the neighbour says %q, %v", line, err)
+			in := rig.Stdin(t, quiet)
+			if line := rig.Begin(t, quiet); line != "ready\n" {
+				t.Fatalf("the neighbour says %q", line)
 			}
 			found := rig.Command(t, "find", s.y.Root, "-name", "secret")
 			paths := strings.Fields(found)
@@ -63,26 +52,13 @@ func TestAttackUIDRanges(t *testing.T) {
 	bases := map[uint32]bool{}
 	for range 4 {
 		cmd := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "sh", "-c", "cat /proc/self/uid_map; read end")
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		in := rig.Stdin(t, cmd)
+		// Read inside, the second number is in the parent user namespace: the host's.
+		line := rig.Begin(t, cmd)
 		defer func() {
 			in.Close()
 			_ = cmd.Wait() // the shell's read has failed
 		}()
-		// Read inside, the second number is in the parent user namespace: the host's.
-		line, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
 		var inside, outside, count uint32
 		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil {
 			t.Fatalf("%q: %v", line, err)

@@ -1,7 +1,6 @@
 package attack
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,21 +67,10 @@ func TestAttackResources(t *testing.T) {
 func TestAttackTerminals(t *testing.T) {
 	s := newStand(t, 0)
 	cmd := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "./intruder", "ptys")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := rig.Stdin(t, cmd)
 	var n int
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Error(err)
-	} else if _, err := fmt.Sscanf(line, "holding %d", &n); err != nil || n == 0 {
+	line := rig.Begin(t, cmd)
+	if _, err := fmt.Sscanf(line, "holding %d", &n); err != nil || n == 0 {
 		t.Errorf("%q", line)
 	}
 	master, slave := openTerminal(t)

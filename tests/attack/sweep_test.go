@@ -67,7 +67,7 @@ func plant(t *testing.T, repo testenv.Repo, fs string, uid int) planted {
 			}
 		}
 	}
-	rig.Command(t, "chown", "-hR", fmt.Sprintf("%d:%d", uid, uid), dir)
+	rig.Command(t, "chown", "-hR", rig.Owner(uid), dir)
 	c.src = c.place.Give(t, repo)
 	c.y = c.place.Yoi(t)
 	c.y.Env = append(c.y.Env, "SSH_AUTH_SOCK="+dir+"/agent.sock", "DOCKER_HOST=unix:///run/docker.sock", "TOKEN="+c.word, "XDG_RUNTIME_DIR=/run/user/0/"+c.word)

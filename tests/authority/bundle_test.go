@@ -112,7 +112,7 @@ func TestBundleThroughDaemons(t *testing.T) {
 			t.Fatalf("%+v, %v", b, err)
 		}
 		ws := workspace(t, d, repo, policy.SandboxPolicy{ConfigBundle: b.Digest})
-		w := spawn(t, d, ws.ID, attackBundle)
+		w := d.Spawn(t, ws.ID, attackBundle)
 		if _, out := ended(t, d, w.ID); out != attacked {
 			t.Errorf("inside:\n%s", out)
 		}

@@ -60,27 +60,10 @@ func pairs(t *testing.T, prepare func(p rig.Place, d *rig.Daemons), body func(t 
 	}
 }
 
-// workspace registers the repository, once, and makes a workspace under a policy.
+// workspace makes one of the repository, under a policy.
 func workspace(t *testing.T, d *rig.Daemons, repo string, p policy.SandboxPolicy) runtime.Workspace {
 	t.Helper()
-	r, err := d.Client.AddRepository(t.Context(), runtime.AddRepositoryRequest{Source: repo})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, d.Runtimed.Log())
-	}
-	ws, err := d.Client.CreateWorkspace(t.Context(), runtime.CreateWorkspaceRequest{Repositories: []runtime.RepositoryRequest{{RepositoryID: r.ID}}, Sandbox: p})
-	if err != nil {
-		t.Fatalf("%v\n%s\n%s", err, d.Runtimed.Log(), d.Helper.Log())
-	}
-	return ws
-}
-
-func spawn(t *testing.T, d *rig.Daemons, ws policy.AllocationID, script string) runtime.Worker {
-	t.Helper()
-	w, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws, Command: []string{"sh", "-c", script}})
-	if err != nil {
-		t.Fatalf("%v\n%s\n%s", err, d.Runtimed.Log(), d.Helper.Log())
-	}
-	return w
+	return d.Workspace(t, repo, func(r *runtime.CreateWorkspaceRequest) { r.Sandbox = p })
 }
 
 // ended waits for a Worker and returns its output.

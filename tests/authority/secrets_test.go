@@ -174,7 +174,7 @@ hosts = ["api.example.org"]
 		ws := workspace(t, d, repo, good)
 
 		// A Worker that lives while we look.
-		live := spawn(t, d, ws.ID, tellDigests+"; echo ready; while ! test -e /scratch/go; do sleep 0.05; done; "+tellDigests)
+		live := d.Spawn(t, ws.ID, tellDigests+"; echo ready; while ! test -e /scratch/go; do sleep 0.05; done; "+tellDigests)
 		rig.Eventually(t, "the Worker is ready", func() bool {
 			var b strings.Builder
 			_, err := d.Client.WorkerLogs(t.Context(), live.ID, runtime.LogsRequest{}, &b)
@@ -187,7 +187,7 @@ hosts = ["api.example.org"]
 
 		// A neighbour finds nothing of it.
 		other := workspace(t, d, repo, policy.SandboxPolicy{})
-		w := spawn(t, d, other.ID, `ls /run/secrets 2>&1; env | grep -i token; for p in /proc/[0-9]*; do cat $p/root/run/secrets/* 2>/dev/null; tr '\0' '\n' <$p/environ 2>/dev/null | grep -i token; done; grep -c secrets /proc/self/mountinfo; echo end`)
+		w := d.Spawn(t, other.ID, `ls /run/secrets 2>&1; env | grep -i token; for p in /proc/[0-9]*; do cat $p/root/run/secrets/* 2>/dev/null; tr '\0' '\n' <$p/environ 2>/dev/null | grep -i token; done; grep -c secrets /proc/self/mountinfo; echo end`)
 		if _, out := ended(t, d, w.ID); !strings.HasSuffix(out, "end\nls: cannot access '/run/secrets': No such file or directory\n") && out != "ls: cannot access '/run/secrets': No such file or directory\n0\nend\n" {
 			t.Errorf("the neighbour finds %q", out)
 		}

@@ -171,7 +171,7 @@ func TestToolsThroughDaemons(t *testing.T) {
 	}, func(t *testing.T, d *rig.Daemons, repo string) {
 		ws := workspace(t, d, repo, policy.SandboxPolicy{Tools: []string{"sh", "cat"}})
 		for range 2 {
-			w := spawn(t, d, ws.ID, `echo x >>README.md; cat /etc/shadow; git status; cat /dev/null && echo works`)
+			w := d.Spawn(t, ws.ID, `echo x >>README.md; cat /etc/shadow; git status; cat /dev/null && echo works`)
 			got, out := ended(t, d, w.ID)
 			if !strings.HasPrefix(out, "works\n") || !strings.Contains(out, "git: not found") || strings.Contains(out, "root:") {
 				t.Errorf("inside: %s", out)

@@ -81,10 +81,7 @@ func TestFullDiskLater(t *testing.T) {
 	id := string(ws.ID)
 	say := func(script string) string {
 		t.Helper()
-		var w runtime.Worker
-		y.Run(t, "worker", "spawn", id, "--json", "--", "sh", "-ec", script).Want(t, 0).JSON(t, &w)
-		y.OK(t, "worker", "wait", string(w.ID))
-		return y.OK(t, "worker", "logs", string(w.ID))
+		return y.Work(t, ws.ID, "set -e\n"+script)
 	}
 	say("head -c 12000000 /dev/urandom >big; git add big; git commit -qm big")
 	var snap runtime.Snapshot

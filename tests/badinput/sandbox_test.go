@@ -164,20 +164,8 @@ func TestNoRangeLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := y.Cmd("run", "--repo", repo.Dir, "--", "sh", "-c", "echo up; read end; :")
-	in, err := first.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := first.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 8)); err != nil {
-		t.Error(err)
-	}
+	in := rig.Stdin(t, first)
+	rig.Begin(t, first)
 	refused := y.Run(t, "run", "--repo", repo.Dir, "--", "true")
 	in.Close()
 	if err := first.Wait(); err != nil {

@@ -20,10 +20,7 @@ func TestCollect(t *testing.T) {
 	y.OK(t, "repo", "add", "--id", "small", repo)
 	var ws runtime.Workspace
 	y.Run(t, "ws", "create", "small", "--json").JSON(t, &ws)
-	var w runtime.Worker
-	y.Run(t, "worker", "spawn", string(ws.ID), "--json", "--", "sh", "-c", commits).JSON(t, &w)
-	y.OK(t, "worker", "wait", string(w.ID))
-	commit := strings.TrimSpace(strings.TrimPrefix(y.OK(t, "worker", "logs", string(w.ID)), "committed "))
+	commit := strings.TrimSpace(strings.TrimPrefix(y.Work(t, ws.ID, commits), "committed "))
 	y.OK(t, "gc")
 	before, err := rig.Leftovers(y.Root)
 	if err != nil {

@@ -93,10 +93,7 @@ func TestFork(t *testing.T) {
 // say runs a script on a workspace and returns what it prints.
 func say(t *testing.T, y rig.Yoi, id policy.AllocationID, script string) string {
 	t.Helper()
-	var w runtime.Worker
-	y.Run(t, "worker", "spawn", string(id), "--json", "--", "sh", "-ec", script).Want(t, 0).JSON(t, &w)
-	y.OK(t, "worker", "wait", string(w.ID))
-	return y.OK(t, "worker", "logs", string(w.ID))
+	return y.Work(t, id, "set -e\n"+script)
 }
 
 // same compares leftovers, apart from Workers that have ended: they stay with

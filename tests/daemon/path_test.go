@@ -16,33 +16,6 @@ import (
 // yoiUser is the uid of the unprivileged daemon.
 const yoiUser = 64400
 
-// workspace registers a repository and creates a workspace on it.
-func workspace(t *testing.T, d *rig.Daemons, repo string, change func(*runtime.CreateWorkspaceRequest)) runtime.Workspace {
-	t.Helper()
-	r, err := d.Client.AddRepository(t.Context(), runtime.AddRepositoryRequest{Source: repo})
-	if err != nil {
-		t.Fatalf("adding the repository: %v\n%s", err, d.Runtimed.Log())
-	}
-	req := runtime.CreateWorkspaceRequest{Repositories: []runtime.RepositoryRequest{{RepositoryID: r.ID}}}
-	if change != nil {
-		change(&req)
-	}
-	ws, err := d.Client.CreateWorkspace(t.Context(), req)
-	if err != nil {
-		t.Fatalf("creating a workspace: %v\n%s\n%s", err, d.Runtimed.Log(), d.Helper.Log())
-	}
-	return ws
-}
-
-func spawn(t *testing.T, d *rig.Daemons, ws policy.AllocationID, script string) runtime.Worker {
-	t.Helper()
-	w, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws, Command: []string{"sh", "-c", script}})
-	if err != nil {
-		t.Fatalf("spawning: %v\n%s\n%s", err, d.Runtimed.Log(), d.Helper.Log())
-	}
-	return w
-}
-
 func wait(t *testing.T, d *rig.Daemons, id policy.WorkerID) runtime.Worker {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -117,11 +90,11 @@ func mainPath(t *testing.T, d *rig.Daemons, repo testenv.Repo, s policy.Strategy
 			r.Repositories[0].Scope = []string{"src"}
 		}
 	}
-	ws := workspace(t, d, repo.Dir, by)
+	ws := d.Workspace(t, repo.Dir, by)
 	if ws.Strategy != s || ws.Points[0].CommitID != repo.Commit || ws.Roots[0] != "/workspace/small" {
 		t.Errorf("the workspace is %+v", ws)
 	}
-	first := spawn(t, d, ws.ID, "id -u; pwd; git status --porcelain; git log --format=%H -1; echo problem >&2; exit 7")
+	first := d.Spawn(t, ws.ID, "id -u; pwd; git status --porcelain; git log --format=%H -1; echo problem >&2; exit 7")
 	ended(t, d, first.ID, 7)
 	if got, want := logs(t, d, first.ID, "stdout"), "1000\n/workspace/small\n"+repo.Commit+"\n"; got != want {
 		t.Errorf("the Worker says\n%s\nwant\n%s", got, want)
@@ -130,8 +103,8 @@ func mainPath(t *testing.T, d *rig.Daemons, repo testenv.Repo, s policy.Strategy
 		t.Errorf("on stderr: %q", got)
 	}
 	// A second Worker sees what the first left, and makes a commit.
-	ended(t, d, spawn(t, d, ws.ID, "echo x >new && git add new && git commit -q -m work").ID, 0)
-	ended(t, d, spawn(t, d, ws.ID, "test -e new && git log -1 --format=%s | grep -q work").ID, 0)
+	ended(t, d, d.Spawn(t, ws.ID, "echo x >new && git add new && git commit -q -m work").ID, 0)
+	ended(t, d, d.Spawn(t, ws.ID, "test -e new && git log -1 --format=%s | grep -q work").ID, 0)
 	_, err := d.Client.RemoveWorkspace(t.Context(), ws.ID, runtime.RemoveWorkspaceRequest{})
 	wantCode(t, err, policy.CodeUncollectedWork)
 	ev, err := d.Client.WorkspaceEvidence(t.Context(), ws.ID)
@@ -140,8 +113,8 @@ func mainPath(t *testing.T, d *rig.Daemons, repo testenv.Repo, s policy.Strategy
 	}
 	discard(t, d, ws.ID)
 	discard(t, d, ws.ID) // again: nothing to do
-	clean := workspace(t, d, repo.Dir, by)
-	ended(t, d, spawn(t, d, clean.ID, "git status >/dev/null && rm -f nothing").ID, 0)
+	clean := d.Workspace(t, repo.Dir, by)
+	ended(t, d, d.Spawn(t, clean.ID, "git status >/dev/null && rm -f nothing").ID, 0)
 	if _, err := d.Client.RemoveWorkspace(t.Context(), clean.ID, runtime.RemoveWorkspaceRequest{}); err != nil {
 		t.Errorf("a workspace without work is not removed: %v", err)
 	}
@@ -152,8 +125,8 @@ func TestRemovalOfALiveWorkspace(t *testing.T) {
 	testenv.Root(t)
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
-	ws := workspace(t, d, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
-	w := spawn(t, d, ws.ID, "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+	ws := d.Workspace(t, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
+	w := d.Spawn(t, ws.ID, "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
 	said(t, d, w.ID, "ready\n")
 	_, err := d.Client.RemoveWorkspace(t.Context(), ws.ID, runtime.RemoveWorkspaceRequest{Discard: true})
 	wantCode(t, err, policy.CodeAllocationInUse)
@@ -173,8 +146,8 @@ func TestTwoWorkersAtOnce(t *testing.T) {
 	d := rig.StartDaemons(t, p, 0)
 	repo := p.Give(t, testenv.RepoSmall(t))
 	for _, s := range []policy.StrategyName{policy.StrategyOverlay, policy.StrategyCopy} {
-		ws := workspace(t, d, repo.Dir, func(r *runtime.CreateWorkspaceRequest) { r.Strategy = s })
-		waits := spawn(t, d, ws.ID, "echo ready; for i in $(seq 3000); do test -e go && test -e /scratch/go && exit 0; sleep 0.02; done; exit 1")
+		ws := d.Workspace(t, repo.Dir, func(r *runtime.CreateWorkspaceRequest) { r.Strategy = s })
+		waits := d.Spawn(t, ws.ID, "echo ready; for i in $(seq 3000); do test -e go && test -e /scratch/go && exit 0; sleep 0.02; done; exit 1")
 		said(t, d, waits.ID, "ready\n")
 		_, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sh", "-c", "touch go /scratch/go"}})
 		if err != nil {
@@ -195,9 +168,9 @@ func TestSignals(t *testing.T) {
 	testenv.Root(t)
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
-	ws := workspace(t, d, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
+	ws := d.Workspace(t, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
 	for signal, code := range map[string]int{"USR1": 11, "SIGUSR2": 12, "10": 11, "KILL": 137, "9": 137} {
-		w := spawn(t, d, ws.ID, "trap 'exit 11' USR1; trap 'exit 12' USR2; echo ready; while :; do sleep 0.02; done")
+		w := d.Spawn(t, ws.ID, "trap 'exit 11' USR1; trap 'exit 12' USR2; echo ready; while :; do sleep 0.02; done")
 		said(t, d, w.ID, "ready\n")
 		if err := d.Client.SignalWorker(t.Context(), w.ID, runtime.SignalRequest{Signal: signal}); err != nil {
 			t.Errorf("signal %s: %v", signal, err)
@@ -216,13 +189,13 @@ func TestIdempotencyKeys(t *testing.T) {
 	d := rig.StartDaemons(t, p, 0)
 	repo := p.Give(t, testenv.RepoSmall(t)).Dir
 	keyed := func(r *runtime.CreateWorkspaceRequest) { r.IdempotencyKey = "once" }
-	first, second := workspace(t, d, repo, keyed), workspace(t, d, repo, keyed)
+	first, second := d.Workspace(t, repo, keyed), d.Workspace(t, repo, keyed)
 	if first.ID != second.ID {
 		t.Errorf("one key made %s and %s", first.ID, second.ID)
 	}
 	d.Runtimed.Kill(t)
 	d.StartRuntimed(t)
-	if third := workspace(t, d, repo, keyed); third.ID != first.ID {
+	if third := d.Workspace(t, repo, keyed); third.ID != first.ID {
 		t.Errorf("after a restart the key made %s", third.ID)
 	}
 	discard(t, d, first.ID)

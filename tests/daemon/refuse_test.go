@@ -125,7 +125,7 @@ func TestRelativeCwd(t *testing.T) {
 		"out": {Mode: "120000", Data: "/etc"}, "up": {Mode: "120000", Data: "../.."}, "in": {Mode: "120000", Data: "src"},
 		"absolute-in": {Mode: "120000", Data: "/workspace/small/src"}, "loop": {Mode: "120000", Data: "loop"},
 	})
-	ws := workspace(t, d, p.Give(t, repo).Dir, nil)
+	ws := d.Workspace(t, p.Give(t, repo).Dir, nil)
 	for cwd, code := range map[string]policy.Code{
 		"/":             policy.CodeCwdAbsolute,
 		"/workspace":    policy.CodeCwdAbsolute,
@@ -198,8 +198,8 @@ func TestAnswersHoldNoHostPath(t *testing.T) {
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
 	repo := p.Give(t, testenv.RepoSmall(t))
-	ws := workspace(t, d, repo.Dir, nil)
-	w := spawn(t, d, ws.ID, "exit 1")
+	ws := d.Workspace(t, repo.Dir, nil)
+	w := d.Spawn(t, ws.ID, "exit 1")
 	ended(t, d, w.ID, 1)
 	ctx, c := t.Context(), d.Client
 	answers := map[string]func() (any, error){

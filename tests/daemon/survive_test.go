@@ -51,9 +51,9 @@ func TestWorkerSurvives(t *testing.T) {
 					p := rig.NewPlace(t, "disk", yoiUser)
 					machine := rig.Before(t)
 					d := rig.StartDaemons(t, p, uid)
-					ws := workspace(t, d, p.Give(t, small).Dir, nil)
+					ws := d.Workspace(t, p.Give(t, small).Dir, nil)
 					marker := policy.NewID("marker-")
-					w := spawn(t, d, ws.ID, untilGo(marker))
+					w := d.Spawn(t, ws.ID, untilGo(marker))
 					if c.runtimed {
 						d.Runtimed.Kill(t)
 					}
@@ -80,7 +80,7 @@ func TestWorkerSurvives(t *testing.T) {
 					if got := logs(t, d, w.ID, "stdout"); got != "before\nafter\n" {
 						t.Errorf("the log is %q", got)
 					}
-					ended(t, d, spawn(t, d, ws.ID, "exit 5").ID, 5)
+					ended(t, d, d.Spawn(t, ws.ID, "exit 5").ID, 5)
 					discard(t, d, ws.ID)
 					d.Stop(t)
 					rig.Clean(t, d.Root)
@@ -107,9 +107,9 @@ func TestOrderlyRestart(t *testing.T) {
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
 	repo := p.Give(t, testenv.RepoSmall(t)).Dir
-	ws, other := workspace(t, d, repo, nil), workspace(t, d, repo, nil)
+	ws, other := d.Workspace(t, repo, nil), d.Workspace(t, repo, nil)
 	marker := policy.NewID("marker-")
-	lives, dies := spawn(t, d, ws.ID, untilGo(marker)), spawn(t, d, other.ID, "while :; do sleep 0.02; done")
+	lives, dies := d.Spawn(t, ws.ID, untilGo(marker)), d.Spawn(t, other.ID, "while :; do sleep 0.02; done")
 	d.Stop(t)
 	d.Start(t)
 	if err := d.Client.SignalWorker(t.Context(), dies.ID, runtime.SignalRequest{Signal: "KILL"}); err != nil {
@@ -128,9 +128,9 @@ func TestFollowingClientSurvivesTheHelper(t *testing.T) {
 	testenv.Root(t)
 	p := rig.NewPlace(t, "disk", yoiUser)
 	d := rig.StartDaemons(t, p, 0)
-	ws := workspace(t, d, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
+	ws := d.Workspace(t, p.Give(t, testenv.RepoSmall(t)).Dir, nil)
 	marker := policy.NewID("marker-")
-	w := spawn(t, d, ws.ID, untilGo(marker))
+	w := d.Spawn(t, ws.ID, untilGo(marker))
 	got := make(chan runtime.Worker, 1)
 	go func() {
 		v, _ := d.Client.WaitWorker(t.Context(), w.ID) // an error leaves v empty, which fails below

@@ -171,16 +171,7 @@ func TestSignalsReachTheCommand(t *testing.T) {
 	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
 		for s, code := range map[syscall.Signal]int{syscall.SIGTERM: 11, syscall.SIGINT: 12, syscall.SIGHUP: 13, syscall.SIGUSR1: 14, syscall.SIGQUIT: 15} {
 			cmd := y.Cmd("run", "--repo", repo.Dir, "--", "sh", "-c", "trap 'exit 11' TERM; trap 'exit 12' INT; trap 'exit 13' HUP; trap 'exit 14' USR1; trap 'exit 15' QUIT; echo ready; while :; do sleep 0.02; done")
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := out.Read(make([]byte, 6)); err != nil {
-				t.Fatal(err)
-			}
+			rig.Begin(t, cmd)
 			if err := cmd.Process.Signal(s); err != nil {
 				t.Fatal(err)
 			}
@@ -197,16 +188,7 @@ func TestSignalsReachTheCommand(t *testing.T) {
 func TestKilledYoi(t *testing.T) {
 	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
 		cmd := y.Cmd("run", "--repo", repo.Dir, "--", "sh", "-c", "trap '' TERM HUP INT PIPE; echo ready; while :; do sleep 0.02; done")
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := out.Read(make([]byte, 6)); err != nil {
-			t.Fatal(err)
-		}
+		rig.Begin(t, cmd)
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

@@ -107,13 +107,7 @@ func TestProject(t *testing.T) {
 			limits := []string{"--disk", "4M", "--inodes", "50", "--hard-quota"}
 			var ws runtime.Workspace
 			y.Run(t, append([]string{"ws", "create", "app", "--json"}, limits...)...).Want(t, 0).JSON(t, &ws)
-			spawn := func(script string) string {
-				t.Helper()
-				var w runtime.Worker
-				y.Run(t, "worker", "spawn", "--json", string(ws.ID), "--", "sh", "-c", script).Want(t, 0).JSON(t, &w)
-				y.OK(t, "worker", "wait", string(w.ID))
-				return y.OK(t, "worker", "logs", string(w.ID))
-			}
+			spawn := func(script string) string { return y.Work(t, ws.ID, script) }
 			const full = "head -c 8000000 /dev/urandom >f 2>/dev/null || echo bytes; rm f; for i in $(seq 80); do : >n$i || { echo inodes; break; }; done 2>/dev/null; rm -f n*"
 			if got := spawn("echo old >state; " + full); got != "bytes\ninodes\n" {
 				t.Errorf("the Worker says %q", got)
@@ -239,16 +233,9 @@ func TestFork(t *testing.T) {
 	y.OK(t, "repo", "add", "--id", "app", p.Give(t, testenv.RepoSmall(t)).Dir)
 	var ws, fork runtime.Workspace
 	y.Run(t, "ws", "create", "app", "--json", "--disk", "4M", "--hard-quota").Want(t, 0).JSON(t, &ws)
-	spawn := func(id policy.AllocationID, script string) string {
-		t.Helper()
-		var w runtime.Worker
-		y.Run(t, "worker", "spawn", "--json", string(id), "--", "sh", "-c", script).Want(t, 0).JSON(t, &w)
-		y.OK(t, "worker", "wait", string(w.ID))
-		return y.OK(t, "worker", "logs", string(w.ID))
-	}
-	spawn(ws.ID, "echo work >state")
+	y.Work(t, ws.ID, "echo work >state")
 	y.Run(t, "ws", "fork", "--json", string(ws.ID)).Want(t, 0).JSON(t, &fork)
-	if out := spawn(fork.ID, "cat state; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused"); out != "work\nrefused\n" {
+	if out := y.Work(t, fork.ID, "cat state; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused"); out != "work\nrefused\n" {
 		t.Errorf("in the fork: %q", out)
 	}
 }
@@ -266,19 +253,12 @@ func TestRollback(t *testing.T) {
 				y.OK(t, "repo", "add", "--id", "app", p.Give(t, testenv.RepoSmall(t)).Dir)
 				var ws runtime.Workspace
 				y.Run(t, "ws", "create", "app", "--json", "--strategy", strategy, "--disk", "4M", "--hard-quota").Want(t, 0).JSON(t, &ws)
-				spawn := func(id policy.AllocationID, script string) string {
-					t.Helper()
-					var w runtime.Worker
-					y.Run(t, "worker", "spawn", "--json", string(id), "--", "sh", "-c", script).Want(t, 0).JSON(t, &w)
-					y.OK(t, "worker", "wait", string(w.ID))
-					return y.OK(t, "worker", "logs", string(w.ID))
-				}
-				spawn(ws.ID, "echo old >state; git add state; git commit -qm old; mkdir /scratch/a; echo 1 >/scratch/a/x; echo 2 >/scratch/gone")
+				y.Work(t, ws.ID, "echo old >state; git add state; git commit -qm old; mkdir /scratch/a; echo 1 >/scratch/a/x; echo 2 >/scratch/gone")
 				var snap, before runtime.Snapshot
 				y.Run(t, "ws", "snapshot", "--json", string(ws.ID)).Want(t, 0).JSON(t, &snap)
-				spawn(ws.ID, "echo new >state; rm README.md; git commit -qam new; echo 3 >/scratch/a/x; rm /scratch/gone")
+				y.Work(t, ws.ID, "echo new >state; rm README.md; git commit -qam new; echo 3 >/scratch/a/x; rm /scratch/gone")
 				y.Run(t, "ws", "rollback", "--json", string(ws.ID), string(snap.ID)).Want(t, 0).JSON(t, &before)
-				got := spawn(ws.ID, "cat state README.md; git log -1 --format=%s; git status --porcelain; git fsck --no-progress; cat /scratch/a/x; ls /scratch; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused; rm f")
+				got := y.Work(t, ws.ID, "cat state README.md; git log -1 --format=%s; git status --porcelain; git fsck --no-progress; cat /scratch/a/x; ls /scratch; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused; rm f")
 				if want := "old\n# small\n\nChanged.\nold\n3\na\nrefused\n"; got != want {
 					t.Errorf("after the rollback %q, want %q", got, want)
 				}
@@ -292,7 +272,7 @@ func TestRollback(t *testing.T) {
 				}
 				// And back again: nothing was lost, and the limit is still there.
 				y.OK(t, "ws", "rollback", string(ws.ID), string(before.ID))
-				got = spawn(ws.ID, "cat state; git log -1 --format=%s; git status --porcelain; cat /scratch/a/x; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused")
+				got = y.Work(t, ws.ID, "cat state; git log -1 --format=%s; git status --porcelain; cat /scratch/a/x; head -c 8000000 /dev/urandom >f 2>/dev/null || echo refused")
 				if want := "new\nnew\n3\nrefused\n"; got != want {
 					t.Errorf("after the second rollback %q, want %q", got, want)
 				}

@@ -190,7 +190,7 @@ func TestDaemons(t *testing.T) {
 		t.Fatal(err)
 	}
 	ws := create(t, d, runtime.RepositoryRequest{RepositoryID: r.ID}, "")
-	live := spawn(t, d, ws.ID, "sleep 60")
+	live := d.Spawn(t, ws.ID, "sleep 60")
 	_, err = d.Client.ExportSnapshot(t.Context(), runtime.ExportSnapshotRequest{Store: store, AllocationID: ws.ID})
 	if policy.AsDiagnostic(err).Code != policy.CodeAllocationInUse {
 		t.Errorf("a live Worker: %v", err)
@@ -198,7 +198,7 @@ func TestDaemons(t *testing.T) {
 	if _, err := d.Client.StopWorker(t.Context(), live.ID, runtime.StopRequest{Grace: time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	ended(t, d, spawn(t, d, ws.ID, changes))
+	ended(t, d, d.Spawn(t, ws.ID, changes))
 	s, err := d.Client.ExportSnapshot(t.Context(), runtime.ExportSnapshotRequest{Store: store, AllocationID: ws.ID})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Runtimed.Log())
@@ -212,7 +212,7 @@ func TestDaemons(t *testing.T) {
 		t.Fatalf("%+v, %v\n%s", im, err, d.Runtimed.Log())
 	}
 	copied := create(t, d, runtime.RepositoryRequest{RepositoryID: "work", Selector: im.Point.Selector}, policy.StrategyRemoteSnapshot)
-	ended(t, d, spawn(t, d, copied.ID, same))
+	ended(t, d, d.Spawn(t, copied.ID, same))
 	for _, w := range []runtime.Workspace{ws, copied} {
 		if _, err := d.Client.RemoveWorkspace(t.Context(), w.ID, runtime.RemoveWorkspaceRequest{Discard: w.ID == ws.ID}); err != nil {
 			t.Error(err)
@@ -230,15 +230,6 @@ func create(t *testing.T, d *rig.Daemons, repo runtime.RepositoryRequest, s poli
 		t.Fatalf("%v\n%s\n%s", err, d.Runtimed.Log(), d.Helper.Log())
 	}
 	return ws
-}
-
-func spawn(t *testing.T, d *rig.Daemons, ws policy.AllocationID, script string) runtime.Worker {
-	t.Helper()
-	w, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws, Command: []string{"sh", "-c", script}})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, d.Helper.Log())
-	}
-	return w
 }
 
 func ended(t *testing.T, d *rig.Daemons, w runtime.Worker) {

@@ -179,9 +179,7 @@ func TestPartialResults(t *testing.T) {
 		y.Run(t, "ws", "create", "--json", "--strategy", string(s), "--scope", "docs", "--rev", "commit:"+repo.Commit, "app").Want(t, 0).JSON(t, &ws)
 		srv.Down.Store(true)
 		id := string(ws.ID)
-		var w runtime.Worker
-		y.Run(t, "worker", "spawn", "--json", id, "--", "sh", "-c", "echo x >docs/new && git add docs/new && git commit -qm work && echo more >>docs/one && rm docs/two").Want(t, 0).JSON(t, &w)
-		y.OK(t, "worker", "wait", string(w.ID))
+		y.Work(t, ws.ID, "echo x >docs/new && git add docs/new && git commit -qm work && echo more >>docs/one && rm docs/two")
 		diff := y.OK(t, "ws", "diff", id)
 		for _, want := range []string{"+x\n", " uno\n+more\n", "deleted file mode 100644\n", "+++ b/docs/new\n"} {
 			if !strings.Contains(diff, want) {

@@ -132,9 +132,7 @@ func TestSparseWorkspaceLives(t *testing.T) {
 		if trees, _ := filepath.Glob(filepath.Join(y.Root, "repository-cache/git/app/trees/*")); len(trees) != 0 {
 			t.Errorf("a tree was built: %v", trees)
 		}
-		var w runtime.Worker
-		y.Run(t, "worker", "spawn", "--json", string(ws.ID), "--", "sh", "-c", "echo x >docs/new && git add docs/new && git commit -qm work").Want(t, 0).JSON(t, &w)
-		y.OK(t, "worker", "wait", string(w.ID))
+		y.Work(t, ws.ID, "echo x >docs/new && git add docs/new && git commit -qm work")
 		y.Run(t, "ws", "rm", string(ws.ID)).Refused(t, 1, policy.CodeUncollectedWork)
 		y.OK(t, "ws", "rm", "--discard", string(ws.ID))
 		y.OK(t, "ws", "rm", "--discard", string(ws.ID))

@@ -3,7 +3,6 @@ package sessions
 import (
 	"bytes"
 	"crypto/sha256"
-	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,16 +69,7 @@ func TestExecEnds(t *testing.T) {
 		}{{syscall.SIGTERM, 143}, {syscall.SIGKILL, -1}} {
 			marker := policy.NewID("marker-")
 			cmd := h.exec(wk, "--", "sh", "-c", "echo here; sleep 1000; : "+marker)
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := fmt.Fscan(out, new(string)); err != nil {
-				t.Fatal(err)
-			}
+			rig.Begin(t, cmd)
 			if err := cmd.Process.Signal(c.sig); err != nil {
 				t.Fatal(err)
 			}
@@ -92,16 +82,7 @@ func TestExecEnds(t *testing.T) {
 		cmd := h.exec(wk, "--", "sh", "-c", "echo here; sleep 1000")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fmt.Fscan(out, new(string)); err != nil {
-			t.Fatal(err)
-		}
+		rig.Begin(t, cmd)
 		h.OK(t, "worker", "stop", wk)
 		_ = cmd.Wait()
 		if got := cmd.ProcessState.ExitCode(); got != 137 || !strings.Contains(stderr.String(), "the worker has ended") {

@@ -50,7 +50,7 @@ func eachHostBut(t *testing.T, without []string, body func(t *testing.T, h *host
 			h := &host{}
 			if c.daemons {
 				h.daemons = rig.StartDaemons(t, p, c.uid)
-				h.Yoi = rig.Yoi{Program: rig.Program(t, "yoi"), UID: owner, Dir: "/", Home: p.Dir, Socket: h.daemons.API}
+				h.Yoi = h.daemons.Yoi(t, owner)
 			} else {
 				h.Yoi = p.Yoi(t)
 			}

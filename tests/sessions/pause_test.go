@@ -72,16 +72,7 @@ func TestTop(t *testing.T) {
 	eachHost(t, func(t *testing.T, h *host) {
 		wk := h.spawn(t, nil, `sh -c 'echo up; sleep 1000; :' "$(printf '\033]0;owned\007')"; :`)
 		cmd := h.exec(wk, "--", "sh", "-c", "echo here; exec sleep 1002")
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := out.Read(make([]byte, 5)); err != nil {
-			t.Fatal(err)
-		}
+		rig.Begin(t, cmd)
 		rig.Eventually(t, "all are listed", func() bool {
 			text := h.OK(t, "worker", "top", wk)
 			return strings.Contains(text, "sleep 1000") && strings.Contains(text, "sleep 1002") && strings.Contains(text, `\x1b]0;owned\a`)

@@ -190,6 +190,23 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 // found without asking the daemons.
 func SignalMarked(t testing.TB, marker string, s unix.Signal) {
 	t.Helper()
+	pid := marked(t, marker)
+	if pid == 0 {
+		t.Fatalf("no process is marked %s", marker)
+	}
+	if err := unix.Kill(pid, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Marked tells whether a process' command line holds marker.
+func Marked(t testing.TB, marker string) bool {
+	t.Helper()
+	return marked(t, marker) != 0
+}
+
+func marked(t testing.TB, marker string) int {
+	t.Helper()
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, f := range files {
 		b, err := os.ReadFile(f)
@@ -200,22 +217,7 @@ func SignalMarked(t testing.TB, marker string, s unix.Signal) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Kill(pid, s); err != nil {
-			t.Fatal(err)
-		}
-		return
+		return pid
 	}
-	t.Fatalf("no process is marked %s", marker)
-}
-
-// Marked tells whether a process' command line holds marker.
-func Marked(t testing.TB, marker string) bool {
-	t.Helper()
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range files {
-		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), marker) {
-			return true
-		}
-	}
-	return false
+	return 0
 }
