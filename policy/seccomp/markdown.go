@@ -18,7 +18,7 @@ func Markdown() string {
 	for _, p := range Profiles() {
 		fmt.Fprintf(&s, "- `%s`: %s\n", p.Name, p.Why)
 	}
-	s.WriteString("\n## Tools\n\nEach is at work in a test (tests/toolchains) under the least profile that it needs.\n\n| tool | profile | because |\n|---|---|---|\n" + toolsTable +
+	s.WriteString("\n## Tools\n\nBy experience; tests/toolchains has git, make, gcc, Go, npm, python, gdb, bubblewrap and Chromium at work under the profile named here, java and cargo where they are installed.\n\n| tool | profile | because |\n|---|---|---|\n" + toolsTable +
 		"\n## Groups\n\n| group | profiles | answer | calls | why |\n|---|---|---|---|---|\n")
 	for _, g := range allGroups() {
 		var in []string
