@@ -104,20 +104,27 @@ printf 'm: m.c\n\t$(CC) -O1 -o $@ $< -lm\n' >Makefile; make -s m && ./m`, "2\n"}
 // another program in.
 func TestToolsCannotBeTalkedRound(t *testing.T) {
 	embedded(t, func(t *testing.T, p rig.Place, y rig.Yoi, repo string) {
-		// A caller's PATH with a git of its own has no say in which git it is.
 		evil := filepath.Join(p.Dir, "evil")
 		if err := os.Mkdir(evil, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(evil+"/git", []byte("#!/bin/sh\necho evil\n"), 0o755); err != nil {
-			t.Fatal(err)
+		plant := func(name string) {
+			if err := os.WriteFile(filepath.Join(evil, name), []byte("#!/bin/sh\necho evil\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
 		}
-		y.Env = append(y.Env, "PATH="+evil+":"+os.Getenv("PATH"))
+		// A caller's PATH with a program of its own has no say in which program it is.
+		plant("cat")
+		caller := y
+		caller.Env = append(slices.Clone(y.Env), "PATH="+evil+":"+os.Getenv("PATH"))
+		if out := caller.OK(t, "run", "--repo", "file://"+repo, "--tool", "cat", "--", "cat", "--version"); !strings.HasPrefix(out, "cat (GNU ") {
+			t.Errorf("the caller's PATH brings %q", out)
+		}
+		// Nor has the sandbox's. (The Runtime's own git is the caller's.)
+		plant("git")
 		run := func(more ...string) rig.Result {
 			return y.Run(t, append([]string{"run", "--repo", "file://" + repo, "--tool", "git", "--tool", "coreutils"}, more...)...)
 		}
-		// The Runtime's own git is the caller's: what counts is the sandbox's.
-		y.Env = y.Env[:len(y.Env)-1]
 		if out := run("--env", "PATH="+evil+":/workspace/small:/usr/bin:/bin", "--", "git", "--version").Want(t, 0).Stdout; !strings.HasPrefix(out, "git version ") {
 			t.Errorf("a hostile PATH brings %q", out)
 		}
