@@ -43,8 +43,12 @@ func StartBackend(t testing.TB, d *Daemons, config string) *Backend {
 			t.Fatal(err)
 		}
 	}
+	t.Cleanup(func() {
+		if b.Daemon != nil { // also one that never began to serve
+			b.Stop(t)
+		}
+	})
 	b.Start(t)
-	t.Cleanup(func() { b.Stop(t) })
 	return b
 }
 
