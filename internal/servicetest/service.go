@@ -367,8 +367,7 @@ func (s *Service) AttachWorker(ctx context.Context, id policy.WorkerID, req runt
 	return s.inSession(ctx, "AttachWorker", id, req, st)
 }
 
-// inSession echoes the input, if there is any, says the same on stderr, and passes the
-// first size and signal to the record.
+// inSession echoes the input, if there is any, and says the same on stderr.
 func (s *Service) inSession(ctx context.Context, method string, id policy.WorkerID, req any, st runtime.SessionStreams) (runtime.Session, error) {
 	if err := s.enter(ctx, method, string(id), req); err != nil {
 		return runtime.Session{}, err

@@ -159,10 +159,19 @@ func TestAttackLeftForTheHost(t *testing.T) {
 
 func onlyWorkspace(t *testing.T, y rig.Yoi) string {
 	t.Helper()
+	ids := workspaces(t, y)
+	if len(ids) != 1 {
+		t.Fatalf("workspaces: %q", ids)
+	}
+	return ids[0]
+}
+
+func workspaces(t *testing.T, y rig.Yoi) (ids []string) {
+	t.Helper()
 	var list struct{ Items []struct{ ID string } }
 	y.Run(t, "ws", "list", "--json").Want(t, 0).JSON(t, &list)
-	if len(list.Items) != 1 {
-		t.Fatalf("workspaces: %+v", list)
+	for _, w := range list.Items {
+		ids = append(ids, w.ID)
 	}
-	return list.Items[0].ID
+	return ids
 }

@@ -127,7 +127,7 @@ func TestAttackSweep(t *testing.T) {
 				})
 				t.Run(fmt.Sprintf("%s/shown", c.place), c.found)
 			}
-			for _, ws := range c.workspaces(t) {
+			for _, ws := range workspaces(t, c.y) {
 				c.y.OK(t, "ws", "rm", "--discard", ws)
 			}
 			rig.Clean(t, c.y.Root)
@@ -149,15 +149,4 @@ func (c planted) found(t *testing.T) {
 			t.Errorf("on the host, in %s: %s", top, out)
 		}
 	}
-}
-
-func (c planted) workspaces(t *testing.T) []string {
-	t.Helper()
-	var list struct{ Items []struct{ ID string } }
-	c.y.Run(t, "ws", "list", "--json").Want(t, 0).JSON(t, &list)
-	var ids []string
-	for _, w := range list.Items {
-		ids = append(ids, w.ID)
-	}
-	return ids
 }

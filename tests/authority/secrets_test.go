@@ -46,7 +46,7 @@ func (c canaries) silent(where string, b []byte) {
 	}
 }
 
-// silentBelow looks into every file of a directory, leaving out those of the store.
+// silentBelow looks into every file of a directory.
 func (c canaries) silentBelow(dir string) {
 	c.t.Helper()
 	looked := 0

@@ -21,11 +21,17 @@ func stored(t *testing.T, p rig.Place, y rig.Yoi, n int, age time.Duration) stri
 	file := filepath.Join(p.Dir, "p.patch")
 	write(t, file, fmt.Sprintf("diff --git a/new%d b/new%d\nnew file mode 100644\n--- /dev/null\n+++ b/new%d\n@@ -0,0 +1 @@\n+new\n", n, n, n))
 	digest := strings.TrimSpace(y.OK(t, "patch", "add", file))
+	usedBefore(t, y, digest, age)
+	return digest
+}
+
+// usedBefore makes the last use of a patch so old.
+func usedBefore(t *testing.T, y rig.Yoi, digest string, age time.Duration) {
+	t.Helper()
 	then := time.Now().Add(-age)
 	if err := os.Chtimes(filepath.Join(y.Root, "patches", strings.TrimPrefix(digest, "sha256:")), then, then); err != nil {
 		t.Fatal(err)
 	}
-	return digest
 }
 
 // TestUnusedPatches: gc takes those that nobody used for the configured time, says
@@ -41,13 +47,7 @@ func TestUnusedPatches(t *testing.T) {
 		used := stored(t, p, y, 5, month)
 		var ws runtime.Workspace
 		y.Run(t, "ws", "create", "app", "--patch", needed, "--json").Want(t, 0).JSON(t, &ws)
-		age := func(digest string) {
-			then := time.Now().Add(-2 * month)
-			if err := os.Chtimes(filepath.Join(y.Root, "patches", strings.TrimPrefix(digest, "sha256:")), then, then); err != nil {
-				t.Fatal(err)
-			}
-		}
-		age(needed) // it was used long ago, but is still what the workspace's evidence names
+		usedBefore(t, y, needed, 2*month) // it was used long ago, but is still what the workspace's evidence names
 		var tmp runtime.Workspace
 		y.Run(t, "ws", "create", "app", "--patch", used, "--json").Want(t, 0).JSON(t, &tmp)
 		y.OK(t, "ws", "rm", string(tmp.ID)) // nothing names it any more, but it was used just now
