@@ -37,9 +37,7 @@ func TestLandlockByABI(t *testing.T) {
 // The attacks of a Worker in whose mount plan something is writable that should
 // not be. Each succeeds without Landlock.
 func TestAttackBehindTheMounts(t *testing.T) {
-	if LandlockABI() < 6 {
-		testenv.MissingKernelFeature(t, "Landlock ABI 6", fmt.Sprintf("the kernel has %d", LandlockABI()))
-	}
+	testenv.NeedLandlock(t, 6)
 	host, err := net.Listen("unix", "@nsexec-"+policy.NewID(""))
 	if err != nil {
 		t.Fatal(err)
@@ -81,9 +79,7 @@ func TestAttackBehindTheMounts(t *testing.T) {
 // Until its first exec the Worker's process is a second one of the launcher's
 // memory, with the launcher's program as its /proc/self/exe (CVE-2019-5736).
 func TestAttackLauncherProgram(t *testing.T) {
-	if LandlockABI() < 2 {
-		testenv.MissingKernelFeature(t, "Landlock ABI 2", fmt.Sprintf("the kernel has %d", LandlockABI()))
-	}
+	testenv.NeedLandlock(t, 2)
 	for _, name := range []string{"/proc/self/exe", "/proc/thread-self/exe", "/script"} {
 		spec := func(l *Landlock) *Spec {
 			s := newSpec(name)
@@ -110,9 +106,7 @@ func init() {
 
 // What work needs goes on under Landlock.
 func TestLandlockLetsWork(t *testing.T) {
-	if LandlockABI() < 2 {
-		testenv.MissingKernelFeature(t, "Landlock ABI 2", fmt.Sprintf("the kernel has %d", LandlockABI()))
-	}
+	testenv.NeedLandlock(t, 2)
 	const script = `set -e; cd /tmp
 mkdir a b; echo x >a/f; mv a/f b/g; ln b/g a/h; truncate -s 0 b/g; mkfifo p; ln -s b l; rm -r a
 python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("s")'
@@ -127,9 +121,7 @@ sleep 50 & kill $!; cat /usr/bin/env >/dev/null; echo fine`
 	}
 	s = newSpec("/bin/sh", "-c", "unshare -rm mount -t tmpfs none /tmp && echo mounted")
 	s.Landlock = &Landlock{Mounts: true}
-	if !s.Landlock.Applies(LandlockABI()) {
-		testenv.MissingKernelFeature(t, "Landlock ABI 6", fmt.Sprintf("the kernel has %d", LandlockABI()))
-	}
+	testenv.NeedLandlock(t, 6)
 	if out, o := run(t, s); out != "mounted\n" {
 		t.Errorf("%q %+v", out, o)
 	}

@@ -5,7 +5,10 @@ import (
 	"compress/gzip"
 	"io"
 	"os"
+	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // SkipMarker begins the text of every legitimate skip. The test runner of
@@ -51,6 +54,23 @@ func NeedFile(t testing.TB, feature, name string) {
 	if _, err := os.Stat(name); os.IsNotExist(err) {
 		MissingKernelFeature(t, feature, "there is no "+name)
 	}
+}
+
+// NeedLandlock skips on a kernel whose Landlock is older than abi, and returns the
+// kernel's. It asks by itself: what the product takes for the kernel's is under test.
+func NeedLandlock(t testing.TB, abi int) int {
+	t.Helper()
+	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	got, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)
+	if errno == unix.ENOSYS || errno == unix.EOPNOTSUPP { // not built in, or not switched on
+		got = 0
+	} else if errno != 0 {
+		t.Fatal(errno)
+	}
+	if int(got) < abi {
+		MissingKernelFeature(t, "Landlock ABI "+strconv.Itoa(abi), "the kernel has "+strconv.Itoa(int(got)))
+	}
+	return int(got)
 }
 
 // builtWithout reports whether the kernel says that it was built without an option.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,7 +9,6 @@ import (
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/ledger/registry"
-	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
@@ -244,10 +242,7 @@ func TestAudit(t *testing.T) {
 // TestLandlock: the default sandbox has it where the kernel has it, and evidence
 // says so. Signals to PID 1 are what a Worker can tell it by.
 func TestLandlock(t *testing.T) {
-	abi := nsexec.LandlockABI()
-	if abi < 6 {
-		testenv.MissingKernelFeature(t, "Landlock ABI 6", fmt.Sprintf("the kernel has %d", abi))
-	}
+	abi := testenv.NeedLandlock(t, 6)
 	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
 		var ev runtime.Evidence
 		r := y.Run(t, "run", "--json", "--require", "landlock", "--repo", repo.Dir, "--", "sh", "-c", "kill -0 1 2>/dev/null || echo held").Want(t, 0)
