@@ -122,9 +122,6 @@ func readSession(ctx context.Context, resp *http.Response, s runtime.SessionStre
 		kind, b, err := readFrame(r, buf, maxFrame)
 		switch {
 		case errors.Is(err, io.EOF):
-			if p := trailerProblem(resp); p != nil {
-				return v, p
-			}
 			return v, badAnswer(resp, errors.New("it ended without a result"))
 		case errors.Is(err, errFrame):
 			return v, badAnswer(resp, err)
@@ -146,6 +143,8 @@ func readSession(ctx context.Context, resp *http.Response, s runtime.SessionStre
 				return v, badAnswer(resp, err)
 			}
 			return v, nil
+		case frameProblem:
+			return v, readProblem(resp, b)
 		}
 		if err != nil {
 			return v, policy.Errorf(policy.CodeCanceled, "api.client", "the output cannot be written").Because(err)

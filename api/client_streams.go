@@ -158,7 +158,11 @@ func trailerProblem(resp *http.Response) error {
 	if t == "" {
 		return nil
 	}
-	d, err := parseProblem([]byte(t))
+	return readProblem(resp, []byte(t))
+}
+
+func readProblem(resp *http.Response, b []byte) error {
+	d, err := parseProblem(b)
 	if err != nil {
 		return badAnswer(resp, err)
 	}

@@ -25,11 +25,12 @@ const (
 	frameSize   = 'w' // runtime.WindowSize, JSON
 	frameSignal = 'k' // a signal's number, one byte
 
-	// From the server: the last one is the result.
-	frameStdout = 'o'
-	frameStderr = 'r'
-	frameGrant  = 'a' // four bytes: how much more input may be sent
-	frameResult = 'x' // runtime.Session, JSON
+	// From the server: the last one is the result or the problem.
+	frameStdout  = 'o'
+	frameStderr  = 'r'
+	frameGrant   = 'a' // four bytes: how much more input may be sent
+	frameResult  = 'x' // runtime.Session, JSON
+	frameProblem = 'p' // Problem, JSON: the session began, and failed
 )
 
 const (
@@ -43,15 +44,24 @@ const (
 
 var errFrame = errors.New("a frame is larger than any of its kind")
 
-// frameWriter writes frames from several goroutines.
+// frameWriter writes frames from several goroutines, none after the last one.
 type frameWriter struct {
-	mu sync.Mutex
-	w  io.Writer
+	mu   sync.Mutex
+	w    io.Writer
+	done bool
 }
 
-func (f *frameWriter) frame(kind byte, b []byte) error {
+func (f *frameWriter) frame(kind byte, b []byte) error { return f.write(kind, b, false) }
+
+func (f *frameWriter) last(kind byte, b []byte) error { return f.write(kind, b, true) }
+
+func (f *frameWriter) write(kind byte, b []byte, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.done {
+		return io.ErrClosedPipe
+	}
+	f.done = last
 	out := make([]byte, 5, 5+len(b))
 	out[0] = kind
 	binary.BigEndian.PutUint32(out[1:], uint32(len(b)))

@@ -56,43 +56,51 @@ func (c *call) session(req any, run func(context.Context, runtime.SessionStreams
 	out := c.stream(sessionType, true)
 	frames := &frameWriter{w: out}
 	in := &sessionInput{
-		body: c.r.Body, gone: cancel, sizes: make(chan runtime.WindowSize, 1), signals: make(chan int, 8),
+		body: c.r.Body, gone: cancel, ended: make(chan struct{}), sizes: make(chan runtime.WindowSize, 1), signals: make(chan int, 8),
 		inbox: newInbox(func(n int) {
 			_ = frames.frame(frameGrant, binary.BigEndian.AppendUint32(nil, uint32(n))) // the reader sees a lost client
 		}),
 	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		in.read()
-	}()
+	go in.read()
+	// The client ends its body when it has the last frame. A connection that is closed
+	// before, while it writes, loses what it has not read: net/http gives a connection
+	// up at the first write that fails.
+	leave := func(kind byte, b []byte) error {
+		err := frames.last(kind, b)
+		in.stop(control, time.Now().Add(farewell))
+		return err
+	}
+	out.problem = func(b []byte) { _ = leave(frameProblem, b) } // a client that has gone is not told
 	s, err := run(ctx, runtime.SessionStreams{
 		Stdin: in.inbox, Stdout: frames.as(frameStdout), Stderr: frames.as(frameStderr),
 		Sizes: in.sizes, Signals: in.signals, Started: out.open,
 	})
-	// The body must not be read any more when this returns.
-	_ = control.SetReadDeadline(time.Unix(1, 0))
-	in.inbox.end(io.ErrClosedPipe)
-	<-read
 	if err != nil {
+		if !out.begun() {
+			in.stop(control, time.Unix(1, 0))
+		}
 		return err
 	}
 	b, err := Marshal(s)
 	if err != nil {
 		return err
 	}
-	if err := frames.frame(frameResult, b); err != nil {
+	if err := leave(frameResult, b); err != nil {
 		return err
 	}
 	out.end()
 	return nil
 }
 
+// farewell is how long a client may take to see that its session has ended.
+const farewell = 10 * time.Second
+
 // sessionInput is what comes from the client after the document.
 type sessionInput struct {
 	body    io.Reader
 	inbox   *inbox
 	gone    func()
+	ended   chan struct{}
 	sizes   chan runtime.WindowSize
 	signals chan int
 }
@@ -100,6 +108,7 @@ type sessionInput struct {
 // read hands the client's frames on until the body ends. If it ends otherwise than
 // as it should, the client is gone.
 func (s *sessionInput) read() {
+	defer close(s.ended)
 	var buf []byte
 	for {
 		kind, b, err := readFrame(s.body, buf, maxPiece)
@@ -115,6 +124,14 @@ func (s *sessionInput) read() {
 		}
 		buf = b
 	}
+}
+
+// stop returns when the body has ended, or at deadline: it must not be read any
+// more when its request has been answered.
+func (s *sessionInput) stop(control *http.ResponseController, deadline time.Time) {
+	s.inbox.end(io.ErrClosedPipe)
+	_ = control.SetReadDeadline(deadline) // a test's recorder has none
+	<-s.ended
 }
 
 func (s *sessionInput) take(kind byte, b []byte) error {

@@ -25,6 +25,9 @@ type stream struct {
 	c           *call
 	contentType string
 	flush       bool // after every write
+	// problem, if any, writes the problem document of a failure after the first byte,
+	// instead of the trailer.
+	problem func([]byte)
 
 	mu     sync.Mutex
 	opened bool
@@ -50,6 +53,13 @@ func (s *stream) open() {
 	if !s.closed {
 		_ = http.NewResponseController(s.c.w).Flush() // an error shows at the next write
 	}
+}
+
+// begun reports whether the header has gone out.
+func (s *stream) begun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opened
 }
 
 func (s *stream) openLocked() {
@@ -92,16 +102,20 @@ func (s *stream) end() {
 // finish closes a stream that failed with p. It reports false when nothing was
 // sent yet, and the problem can be answered in full.
 func (s *stream) finish(p Problem) bool {
+	b, err := Marshal(p)
+	if err != nil { // strings and a number always encode
+		panic(err)
+	}
+	if s.problem != nil && s.begun() {
+		s.problem(b)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closeLocked()
-	if !s.opened {
-		return false
-	}
-	if b, err := Marshal(p); err == nil {
+	if s.opened && s.problem == nil {
 		s.c.w.Header().Set(ProblemTrailer, string(b))
 	}
-	return true
+	return s.opened
 }
 
 func (s *stream) closeLocked() {
