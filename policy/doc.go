@@ -11,3 +11,4 @@
 package policy
 
 //go:generate go run ./mkdiagnostics ../docs/diagnostics.md
+//go:generate go run ./mkcatalog ../systemd/yoi.catalog

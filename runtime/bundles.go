@@ -54,7 +54,7 @@ func (r *Runtime) AddBundle(ctx context.Context, archive io.Reader) (Bundle, err
 	if err != nil {
 		return Bundle{}, err
 	}
-	r.event("bundle.added", string(b.Digest), nil)
+	r.event(policy.EventBundleAdded, string(b.Digest), nil)
 	return b, nil
 }
 
@@ -334,7 +334,7 @@ func (r *Runtime) removeBundle(ctx context.Context, digest policy.BundleDigest) 
 	if err := r.dropBundle(context.WithoutCancel(ctx), trash); err != nil {
 		return err
 	}
-	r.event("bundle.removed", string(digest), nil)
+	r.event(policy.EventBundleRemoved, string(digest), nil)
 	return nil
 }
 

@@ -62,11 +62,11 @@ func (r *Runtime) publish(ctx context.Context, a registry.Allocation) []policy.D
 	}
 	for _, c := range res.Caches {
 		fields := map[string]string{"path": c.Path, "digest": c.Digest, "bytes": strconv.FormatInt(c.Bytes, 10)}
-		kind := "cache.published"
+		kind := policy.EventCachePublished
 		if !c.Published {
-			kind, fields["reason"] = "cache.not_published", c.Reason
+			kind, fields["reason"] = policy.EventCacheNotPublished, c.Reason
 		}
-		r.event(kind, string(a.ID), fields)
+		r.workspaceEvent(kind, a, fields)
 	}
 	return out
 }

@@ -46,6 +46,7 @@ func (r *Runtime) applyCleanup(ctx context.Context, a registry.Allocation, w reg
 
 // keepWith leaves an allocation as it is, with a diagnostic that says why.
 func (r *Runtime) keepWith(ctx context.Context, a registry.Allocation, d *policy.Diagnostic) error {
+	r.note([]policy.Diagnostic{*d}, allocationAttrs(a)...)
 	_, err := r.registry.UpdateAllocation(ctx, a.ID, func(v *registry.Allocation) error {
 		v.Diagnostics = append(v.Diagnostics, *d)
 		return nil
@@ -116,7 +117,7 @@ func (r *Runtime) takeAway(ctx context.Context, a registry.Allocation) error {
 		return nil
 	})
 	if err == nil {
-		r.event("workspace.removed", string(a.ID), nil)
+		r.workspaceEvent(policy.EventWorkspaceRemoved, a, nil)
 	}
 	return err
 }

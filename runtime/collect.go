@@ -90,7 +90,7 @@ func (r *Runtime) CollectWorkspace(ctx context.Context, id policy.AllocationID, 
 		return Collected{}, err
 	}
 	repo := a.Mounts[i].RepositoryID
-	r.event("workspace.collected", string(id), map[string]string{"repository": string(repo), "name": c.Name, "commit": c.CommitID})
+	r.workspaceEvent(policy.EventWorkspaceCollected, a, map[string]string{"repository": string(repo), "name": c.Name, "commit": c.CommitID})
 	return collectedView(repo, c), nil
 }
 
@@ -206,6 +206,6 @@ func (r *Runtime) DropCollected(ctx context.Context, id policy.RepositoryID, req
 	if err := r.cache.DropCollected(ctx, id, req.Name); err != nil {
 		return err
 	}
-	r.event("repository.collected_dropped", string(id), map[string]string{"name": req.Name})
+	r.event(policy.EventRepositoryCollectedDropped, string(id), map[string]string{"name": req.Name})
 	return nil
 }

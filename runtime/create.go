@@ -79,7 +79,7 @@ func (r *Runtime) create(ctx context.Context, c *creation) (registry.Allocation,
 		{"apply", c.apply},
 	})
 	if err == nil {
-		r.event("workspace.created", string(c.id), map[string]string{"strategy": string(a.MaterializerKind)})
+		r.workspaceEvent(policy.EventWorkspaceCreated, a, map[string]string{"strategy": string(a.MaterializerKind)})
 	}
 	return a, err
 }
@@ -113,6 +113,7 @@ func (c *creation) run(ctx context.Context, steps []step) (a registry.Allocation
 		}
 		c.timings[s.name] = time.Since(t)
 	}
+	c.r.note(a.Diagnostics, allocationAttrs(a)...)
 	return a, nil
 }
 

@@ -2,10 +2,13 @@ package runtime
 
 import (
 	"context"
+	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
 	"yoi.dev/yoi-runtime/ledger"
+	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -35,12 +38,59 @@ func (b *broadcast) wake() {
 
 // event writes a safe line of the timeline into the ledger. It rides with the
 // next commit: an event lost to a crash is of something the ledger still tells.
-func (r *Runtime) event(kind, owner string, fields map[string]string) {
-	if err := r.ledger.Event(kind, owner, fields); err != nil {
+func (r *Runtime) event(kind policy.EventKind, owner string, fields map[string]string) {
+	r.tell(kind, owner, fields, slog.String("owner", owner))
+}
+
+// workspaceEvent and workerEvent are event, and in the log the ids of all that the
+// event belongs to.
+func (r *Runtime) workspaceEvent(kind policy.EventKind, a registry.Allocation, fields map[string]string) {
+	r.tell(kind, string(a.ID), fields, allocationAttrs(a)...)
+}
+
+func (r *Runtime) workerEvent(kind policy.EventKind, w registry.Worker, fields map[string]string) {
+	r.tell(kind, string(w.ID), fields, workerAttrs(w)...)
+}
+
+func allocationAttrs(a registry.Allocation) []slog.Attr {
+	return []slog.Attr{slog.String("allocation", string(a.ID)), slog.String("workspace", string(a.WorkspaceID))}
+}
+
+func workerAttrs(w registry.Worker) []slog.Attr {
+	return []slog.Attr{slog.String("worker", string(w.ID)), slog.String("allocation", string(w.AllocationID)), slog.String("workspace", string(w.WorkspaceID))}
+}
+
+func (r *Runtime) tell(kind policy.EventKind, owner string, fields map[string]string, ids ...slog.Attr) {
+	if err := r.ledger.Event(string(kind), owner, fields); err != nil {
 		r.log.Error("event not recorded", "kind", kind, "owner", owner, "error", err)
 	}
-	r.log.Info(kind, "owner", owner)
+	info, _ := policy.DescribeEvent(kind)
+	attrs := append(ids, slog.String("event", string(kind)))
+	for _, k := range slices.Sorted(maps.Keys(fields)) {
+		switch k {
+		case "workspace": // an allocation, which ids names
+		case "command": // its arguments may be secrets, and a log is read by more people
+		default:
+			attrs = append(attrs, slog.String(k, fields[k]))
+		}
+	}
+	level := slog.LevelInfo
+	if kind == policy.EventWorkerFailed {
+		level = slog.LevelWarn
+	}
+	r.log.LogAttrs(context.Background(), level, info.Title, attrs...)
 	r.events.wake()
+}
+
+// note logs diagnostics that stopped nothing. Without a daemon the caller is shown
+// them, and there is no log to look them up in.
+func (r *Runtime) note(ds []policy.Diagnostic, ids ...slog.Attr) {
+	if !r.daemon {
+		return
+	}
+	for i := range ds {
+		r.log.LogAttrs(context.Background(), slog.LevelWarn, "noted", append(ids, slog.Any("error", &ds[i]))...)
+	}
 }
 
 // Events replays the timeline, oldest first, and follows it if asked. An

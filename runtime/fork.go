@@ -84,7 +84,7 @@ func (f *fork) make(ctx context.Context) (registry.Allocation, error) {
 	}
 	a, err := c.run(ctx, []step{{"materialize", c.forkTrees}})
 	if err == nil {
-		f.r.event("workspace.forked", string(c.id), map[string]string{"from": string(f.from.ID), "strategy": string(a.MaterializerKind)})
+		f.r.workspaceEvent(policy.EventWorkspaceForked, a, map[string]string{"from": string(f.from.ID), "strategy": string(a.MaterializerKind)})
 	}
 	return a, err
 }

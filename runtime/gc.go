@@ -63,7 +63,9 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 	if _, err := r.registry.ForgetKeysBefore(ctx, r.now().Add(-keysKeptFor)); err != nil {
 		return rep, err
 	}
-	return rep, r.gcMirrors(ctx, &rep)
+	err = r.gcMirrors(ctx, &rep)
+	r.note(rep.Diagnostics)
+	return rep, err
 }
 
 // add counts one thing.

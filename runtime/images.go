@@ -114,7 +114,7 @@ func (r *Runtime) ImportImage(ctx context.Context, req ImportImageRequest, archi
 		}
 		return img, err
 	}
-	r.event("image.imported", string(id), map[string]string{"name": string(img.Name)})
+	r.event(policy.EventImageImported, string(id), map[string]string{"name": string(img.Name)})
 	return img, nil
 }
 
@@ -310,7 +310,7 @@ func (r *Runtime) RemoveImage(ctx context.Context, name policy.ImageName) error 
 	if err := r.helper.RemoveImage(ctx, rec.ID); err != nil {
 		return err
 	}
-	r.event("image.removed", string(rec.ID), map[string]string{"name": string(name)})
+	r.event(policy.EventImageRemoved, string(rec.ID), map[string]string{"name": string(name)})
 	return nil
 }
 

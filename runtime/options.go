@@ -49,7 +49,7 @@ func (c *creation) complete(ctx context.Context) error {
 			return err
 		}
 		if n > 0 {
-			c.r.event("repository.objects_fetched", string(repo.point.RepositoryID), map[string]string{"commit": repo.point.CommitID, "objects": strconv.Itoa(n)})
+			c.r.event(policy.EventRepositoryObjectsFetched, string(repo.point.RepositoryID), map[string]string{"commit": repo.point.CommitID, "objects": strconv.Itoa(n)})
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func (r *Runtime) AddPatch(_ context.Context, req AddPatchRequest) (Patch, error
 	if err := r.storePatch(name, req.Content); err != nil {
 		return Patch{}, rootdir.Failed(opPatch, "the patch cannot be stored", err)
 	}
-	r.event("patch.added", name, nil)
+	r.event(policy.EventPatchAdded, name, nil)
 	return p, nil
 }
 

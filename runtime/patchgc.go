@@ -129,7 +129,7 @@ func (r *Runtime) evictPatches(ctx context.Context, dry bool, rep *GCReport) err
 		}
 		rep.add("patch", string(p.Digest), p.Bytes)
 		if !dry {
-			r.event("patch.removed", name, nil)
+			r.event(policy.EventPatchRemoved, name, nil)
 		}
 	}
 	return dir.Sync()

@@ -67,7 +67,7 @@ func (r *Runtime) setPaused(ctx context.Context, id policy.WorkerID, on bool) (W
 	if err := r.helper.Pause(ctx, helper.PauseRequest{WorkerID: id, AllocationID: w.AllocationID, Resume: !on}); err != nil {
 		return Worker{}, err
 	}
-	kind := map[bool]string{true: "worker.paused", false: "worker.resumed"}[on]
+	kind := map[bool]policy.EventKind{true: policy.EventWorkerPaused, false: policy.EventWorkerResumed}[on]
 	changed := w.Paused != on
 	if w, err = r.registry.UpdateWorker(ctx, id, func(v *registry.Worker) error {
 		v.Paused = on
@@ -76,7 +76,7 @@ func (r *Runtime) setPaused(ctx context.Context, id policy.WorkerID, on bool) (W
 		return Worker{}, err
 	}
 	if changed {
-		r.event(kind, string(id), nil)
+		r.workerEvent(kind, w, nil)
 	}
 	return r.workerView(ctx, w, nil), nil
 }

@@ -46,8 +46,9 @@ func (r *Runtime) Recover(ctx context.Context) (RecoveryReport, error) {
 		return rep, err
 	}
 	err = r.recoverCache(ctx, state, &rep)
+	r.note(rep.Diagnostics)
 	if rep.Removed > 0 || rep.Adopted > 0 {
-		r.event("runtime.recovered", string(r.id), map[string]string{
+		r.event(policy.EventRuntimeRecovered, string(r.id), map[string]string{
 			"leftovers": fmt.Sprint(rep.Leftovers), "removed": fmt.Sprint(rep.Removed), "adopted": fmt.Sprint(rep.Adopted),
 		})
 	}

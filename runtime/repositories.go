@@ -42,7 +42,7 @@ func (r *Runtime) AddRepository(ctx context.Context, req AddRepositoryRequest) (
 	if err := r.registry.PutRepository(ctx, rec); err != nil {
 		return Repository{}, err
 	}
-	r.event("repository.added", string(src.ID), nil)
+	r.event(policy.EventRepositoryAdded, string(src.ID), nil)
 	return r.GetRepository(ctx, src.ID)
 }
 
@@ -147,7 +147,7 @@ func (r *Runtime) FetchRepository(ctx context.Context, id policy.RepositoryID) (
 	if err != nil {
 		return FetchResult{}, err
 	}
-	r.event("repository.fetched", string(id), nil)
+	r.event(policy.EventRepositoryFetched, string(id), nil)
 	return FetchResult{RepositoryID: id, FetchedAt: rep.FetchedAt, Refs: rep.Refs, Shared: rep.Shared}, nil
 }
 
@@ -177,7 +177,7 @@ func (r *Runtime) RemoveRepository(ctx context.Context, id policy.RepositoryID) 
 	if err := r.registry.DeleteRepository(ctx, id); err != nil {
 		return err
 	}
-	r.event("repository.removed", string(id), nil)
+	r.event(policy.EventRepositoryRemoved, string(id), nil)
 	return nil
 }
 

@@ -178,7 +178,7 @@ func (r *Runtime) RollbackWorkspace(ctx context.Context, id policy.AllocationID,
 		}
 		return Snapshot{}, err
 	}
-	r.event("workspace.rolled_back", string(id), map[string]string{"snapshot": string(s.ID), "before": string(before.ID)})
+	r.workspaceEvent(policy.EventWorkspaceRolledBack, a, map[string]string{"snapshot": string(s.ID), "before": string(before.ID)})
 	before, err = r.registry.UpdateAllocation(context.WithoutCancel(ctx), before.ID, func(v *registry.Allocation) error {
 		v.Label = fmt.Sprintf("before the rollback to %s", s.ID)
 		return nil

@@ -113,10 +113,22 @@ func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
 	if r.id, err = r.registry.RuntimeID(ctx); err != nil {
 		return r, err
 	}
+	r.log = r.log.With("runtime", r.id)
+	if err = r.writeID(); err != nil {
+		return r, err
+	}
 	if r.cache, err = gitcache.Open(r.cacheOptions(o.Progress)); err != nil {
 		return r, err
 	}
 	return r, r.openHelper(o)
+}
+
+// writeID leaves the Runtime's id where the helper finds it.
+func (r *Runtime) writeID() error {
+	if was, err := r.root.ReadFile(rootdir.RuntimeID, 128); !r.daemon || (err == nil && string(was) == string(r.id)) {
+		return nil
+	}
+	return rootdir.Failed("runtime.open", "the Runtime's id cannot be written", r.root.WriteFile(rootdir.RuntimeID, []byte(r.id), 0o600))
 }
 
 func (r *Runtime) openLedger(ctx context.Context) (err error) {
@@ -203,6 +215,9 @@ func (r *Runtime) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// ID is the Runtime's identity, for who has to name it before it can be asked.
+func (r *Runtime) ID() policy.RuntimeID { return r.id }
 
 // Info identifies the Runtime.
 func (r *Runtime) Info(ctx context.Context) (Info, error) {

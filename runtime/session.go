@@ -227,12 +227,12 @@ func outcomeOfSession(v Session, o helper.SessionOutcome) Session {
 
 // beginSession records that somebody is about to enter, and tells the timeline.
 func (r *Runtime) beginSession(ctx context.Context, id policy.WorkerID, v Session) error {
-	_, err := r.registry.UpdateWorker(ctx, id, func(w *registry.Worker) error {
+	w, err := r.registry.UpdateWorker(ctx, id, func(w *registry.Worker) error {
 		w.AddSession(v)
 		return nil
 	})
 	if err == nil {
-		r.event("session.started", string(id), map[string]string{
+		r.workerEvent(policy.EventSessionStarted, w, map[string]string{
 			"session": string(v.ID), "kind": string(v.Kind), "uid": strconv.FormatUint(uint64(v.UID), 10), "command": shortCommand(v.Command),
 		})
 	}
@@ -240,11 +240,12 @@ func (r *Runtime) beginSession(ctx context.Context, id policy.WorkerID, v Sessio
 }
 
 func (r *Runtime) dropSession(ctx context.Context, id policy.WorkerID, s policy.SessionID) error {
-	r.event("session.ended", string(id), map[string]string{"session": string(s), "end": "refused"})
-	_, err := r.registry.UpdateWorker(ctx, id, func(w *registry.Worker) error {
+	w, err := r.registry.UpdateWorker(ctx, id, func(w *registry.Worker) error {
 		w.DropSession(s)
 		return nil
 	})
+	w.ID = id // also where there is no record any more
+	r.workerEvent(policy.EventSessionEnded, w, map[string]string{"session": string(s), "end": "refused"})
 	return err
 }
 
@@ -252,14 +253,15 @@ func (r *Runtime) endSession(ctx context.Context, id policy.WorkerID, v Session,
 	if v.EndedAt.IsZero() {
 		v.EndedAt = r.now()
 	}
-	_, err := r.registry.UpdateWorker(ctx, id, func(w *registry.Worker) error {
+	w, err := r.registry.UpdateWorker(ctx, id, func(w *registry.Worker) error {
 		w.EndSession(v)
 		return nil
 	})
 	if errors.Is(err, policy.CodeWorkerUnknown) {
 		err = nil // it went with its workspace
 	}
-	r.event("session.ended", string(id), map[string]string{"session": string(v.ID), "end": string(v.End)})
+	w.ID = id
+	r.workerEvent(policy.EventSessionEnded, w, map[string]string{"session": string(v.ID), "end": string(v.End)})
 	return v, cmp.Or(cause, err)
 }
 

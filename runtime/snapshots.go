@@ -162,7 +162,7 @@ func (r *Runtime) ExportSnapshot(ctx context.Context, req ExportSnapshotRequest)
 	if err := s.Put(ctx, out.Digest, f, out.Bytes); err != nil {
 		return out, err
 	}
-	r.event("snapshot.exported", string(out.Point.RepositoryID), map[string]string{"digest": out.Digest, "kind": out.Kind})
+	r.event(policy.EventSnapshotExported, string(out.Point.RepositoryID), map[string]string{"digest": out.Digest, "kind": out.Kind})
 	return out, nil
 }
 
@@ -393,7 +393,7 @@ func (r *Runtime) RemoveStoredSnapshot(ctx context.Context, location string, dig
 	if err := s.Remove(ctx, string(digest)); err != nil {
 		return err
 	}
-	r.event("snapshot.removed", strings.TrimPrefix(string(digest), "sha256:"), nil)
+	r.event(policy.EventSnapshotRemoved, strings.TrimPrefix(string(digest), "sha256:"), nil)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -121,6 +122,7 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (w
 		return r.launchFailed(ctx, l, w, err)
 	}
 	w.Diagnostics = append(w.Diagnostics, launched.Warnings...)
+	r.note(launched.Warnings, workerAttrs(w)...)
 	w.Status, w.StartedAt, w.Protections, w.Secrets = registry.WorkerRunning, launched.StartedAt, &launched.Protections, uses
 	w.ToolsDigest = launched.ToolsDigest
 	if err := r.recordStart(ctx, l, w); err != nil {
@@ -140,7 +142,7 @@ func (r *Runtime) recordStart(ctx context.Context, l launch, w registry.Worker) 
 	if l.unrecorded {
 		return nil
 	}
-	r.event("worker.started", string(w.ID), map[string]string{"workspace": string(w.AllocationID)})
+	r.workerEvent(policy.EventWorkerStarted, w, map[string]string{"workspace": string(w.AllocationID)})
 	if !l.outlives() {
 		return r.registry.PutWorker(ctx, w)
 	}
@@ -181,9 +183,12 @@ func (r *Runtime) launchFailed(ctx context.Context, l launch, w registry.Worker,
 	if !l.outlives() {
 		return w, nil, err
 	}
+	d := policy.AsDiagnostic(err)
+	r.workerEvent(policy.EventWorkerFailed, w, map[string]string{"diagnostic": string(d.Code)})
+	r.note([]policy.Diagnostic{*d}, workerAttrs(w)...)
 	_, uerr := r.registry.UpdateWorker(context.WithoutCancel(ctx), w.ID, func(v *registry.Worker) error {
 		v.Status, v.EndedAt = registry.WorkerFailed, r.now()
-		v.Diagnostics = append(v.Diagnostics, *policy.AsDiagnostic(err))
+		v.Diagnostics = append(v.Diagnostics, *d)
 		return nil
 	})
 	if uerr != nil {
@@ -253,8 +258,35 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 		}
 		return nil
 	})
-	r.event("worker.ended", string(id), map[string]string{"status": string(w.Status)})
+	w.ID = id // also where it could not be recorded
+	r.workerEvent(policy.EventWorkerEnded, w, howEnded(w))
+	if refused != nil {
+		r.note([]policy.Diagnostic{*refused}, workerAttrs(w)...)
+	}
 	return w, err
+}
+
+// howEnded is an outcome for one line of a timeline.
+func howEnded(w registry.Worker) map[string]string {
+	f := map[string]string{"status": string(w.Status)}
+	o := w.Outcome
+	if o == nil {
+		return f
+	}
+	f["exit_code"] = strconv.Itoa(o.ExitCode)
+	for name, v := range map[string]string{"signal": o.Signal, "quota_exceeded": o.Exceeded} {
+		if v != "" {
+			f[name] = v
+		}
+	}
+	for name, v := range map[string]bool{
+		"timed_out": o.TimedOut, "oom_killed": o.OOMKilled, "tasks_denied": o.TasksDenied, "stopped_by_service_manager": o.Stopped, "core_dumped": o.CoreDumped,
+	} {
+		if v {
+			f[name] = "true"
+		}
+	}
+	return f
 }
 
 func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {

@@ -16,6 +16,7 @@ import (
 
 	"yoi.dev/yoi-runtime/backend"
 	"yoi.dev/yoi-runtime/backend/store"
+	"yoi.dev/yoi-runtime/internal/journal"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 )
@@ -23,6 +24,7 @@ import (
 type app struct {
 	config  string
 	verbose bool
+	format  string
 	usage   bool // the command line was wrong
 }
 
@@ -56,6 +58,7 @@ Exit codes: 0 ended by a signal, or done; 1 refused or failed; 2 wrong usage.`,
 		SilenceUsage: true, SilenceErrors: true, Version: runtime.Version,
 	}
 	c.PersistentFlags().StringVar(&a.config, "config", os.Getenv("YOI_BACKEND_CONFIG"), "the configuration `FILE` (env YOI_BACKEND_CONFIG)")
+	c.PersistentFlags().StringVar(&a.format, "log-format", "auto", "where the log goes: `FORMAT` "+journal.Formats)
 	c.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log every request")
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { a.usage = true; return err })
 	user := &cobra.Command{Use: "user", Short: "Manage people", Example: "  yoi-backend user add ada --role demo=operator"}
@@ -119,7 +122,7 @@ func (a *app) serve() *cobra.Command {
 	return &cobra.Command{
 		Use: "serve", Short: "Serve until a signal", Example: "  yoi-backend serve --config backend.toml",
 		Args: a.args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg, err := a.load()
 			if err != nil {
 				return err
@@ -128,8 +131,12 @@ func (a *app) serve() *cobra.Command {
 			if a.verbose {
 				level = slog.LevelDebug
 			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-			b, err := backend.New(cmd.Context(), cfg, log)
+			log, err := journal.Open(journal.Options{Format: a.format, Identifier: "yoi-backend", Level: level, Stderr: cmd.ErrOrStderr()})
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, log.Close()) }()
+			b, err := backend.New(cmd.Context(), cfg, log.Logger)
 			if err != nil {
 				return err
 			}

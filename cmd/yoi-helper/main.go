@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/helper"
+	"yoi.dev/yoi-runtime/internal/journal"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/policy"
@@ -36,6 +37,7 @@ const usage = `yoi-helper serves the privileged side of yoi-runtime on a unix so
   --id-base N         first uid of the pool of Workers' ranges (default %d)
   --id-count N        number of ranges of 65536 uids (default %d)
   --no-scopes         under systemd too, keep Workers below the service's own group
+  --log-format FORMAT where the log goes: %s (default auto)
   -v                  log every request
 
 example: yoi-helper --runtime-root /var/lib/yoi --socket /run/yoi/helper.sock
@@ -54,7 +56,7 @@ func main() {
 }
 
 func usageText() string {
-	return fmt.Sprintf(usage, helper.DefaultIDPool.Base, helper.DefaultIDPool.Count)
+	return fmt.Sprintf(usage, helper.DefaultIDPool.Base, helper.DefaultIDPool.Count, journal.Formats)
 }
 
 type config struct {
@@ -63,6 +65,7 @@ type config struct {
 	pool         helper.IDPool
 	verbose      bool
 	noScopes     bool
+	format       string
 }
 
 func parse() (c config, err error) {
@@ -76,6 +79,7 @@ func parse() (c config, err error) {
 	flag.UintVar(&base, "id-base", base, "")
 	flag.UintVar(&count, "id-count", count, "")
 	flag.BoolVar(&c.verbose, "v", false, "")
+	flag.StringVar(&c.format, "log-format", "auto", "")
 	flag.BoolVar(&c.noScopes, "no-scopes", false, "")
 	flag.Parse()
 	if flag.NArg() > 0 || c.root == "" {
@@ -110,12 +114,26 @@ func run() (err error) {
 	if c.verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	log, err := journal.Open(journal.Options{Format: c.format, Identifier: "yoi-helper", Level: level, Stderr: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	if err = serve(c, log.Logger); err != nil && log.Journal != nil {
+		log.Error("ended", "error", err)
+	}
+	return err
+}
+
+func serve(c config, log *slog.Logger) (err error) {
 	root, err := rootdir.Open(c.root)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
+	if id, err := root.ReadFile(rootdir.RuntimeID, 128); err == nil {
+		log = log.With("runtime", string(id))
+	}
 	lock, err := lockRoot(root)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/api"
+	"yoi.dev/yoi-runtime/internal/journal"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 )
@@ -28,6 +29,7 @@ type flags struct {
 	workspace            string
 	allow, groups        []string
 	verbose              bool
+	format               string
 }
 
 func main() {
@@ -74,6 +76,7 @@ Exit codes: 0 ended by a signal; 1 refused or failed; 2 wrong usage.`,
 	fl.StringArrayVar(&f.groups, "allow-group", nil, "admit the members of this `GROUP`, by name or id (repeatable)")
 	fl.StringVar(&f.workspace, "workspace", "", "legacy: register the repository at `DIR` at the start; use yoi repo add")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log every request")
+	fl.StringVar(&f.format, "log-format", "auto", "where the log goes: `FORMAT` "+journal.Formats)
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { *usage = true; return err })
 	return c
 }
@@ -83,7 +86,18 @@ func serve(ctx context.Context, f flags) (err error) {
 	if f.verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	log, err := journal.Open(journal.Options{Format: f.format, Identifier: "yoi-runtimed", Level: level, Stderr: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	if err = run(ctx, f, log.Logger); err != nil && log.Journal != nil {
+		log.Error("ended", "error", err)
+	}
+	return err
+}
+
+func run(ctx context.Context, f flags, log *slog.Logger) (err error) {
 	uids, err := parseUIDs(f.allow)
 	if err != nil {
 		return err
@@ -102,6 +116,7 @@ func serve(ctx context.Context, f flags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	log = log.With("runtime", r.ID())
 	rep, err := r.Recover(ctx)
 	if err != nil {
 		return err
@@ -147,7 +162,7 @@ func bootstrap(ctx context.Context, r *runtime.Runtime, dir string, log *slog.Lo
 		return err
 	}
 	d := policy.Warnf(policy.CodeWorkspaceFlagLegacy, "runtimed.bootstrap", "--workspace is a legacy input: %s is registered as the repository %s", policy.Printable(dir), repo.ID)
-	log.Warn(d.Message, "code", d.Code, "hint", d.Hint)
+	log.Warn("noted", "error", d)
 	return nil
 }
 

@@ -27,6 +27,7 @@ const (
 	Config     = "config.toml"
 	Lock       = "lock"
 	HelperLock = "lock.helper"
+	RuntimeID  = "runtime-id" // for the helper's log, which knows no database
 	Probe      = "probe.json"
 	Tools      = "tools.json" // what policies' tools come to, for a helper of the same user
 	Bundles    = "config-bundles"

@@ -202,7 +202,7 @@ func Names(t testing.TB, root string) []string {
 		switch {
 		case rel == "ledger" && d.IsDir():
 			return filepath.SkipDir
-		case strings.HasPrefix(rel, "runtime.db"), rel == "probe.json":
+		case strings.HasPrefix(rel, "runtime.db"), rel == "probe.json", rel == "runtime-id":
 			return nil
 		}
 		info, err := d.Info()
