@@ -61,6 +61,7 @@ type Config struct {
 		// AllowSpecial lets API callers ask for rules that reach beyond public addresses.
 		AllowSpecial bool `toml:"allow_special"`
 	} `toml:"network"`
+	Journal  JournalConfig  `toml:"journal"`
 	External ExternalConfig `toml:"external"`
 	Images   struct {
 		// Driver is overlay or vfs; MaxBytes and MaxEntries bound one image.
@@ -156,7 +157,7 @@ func ParseConfig(b []byte) (Config, error) {
 	if err := policy.ValidateResolvers(c.Network.Resolvers); err != nil {
 		return c, policy.Errorf(policy.CodeConfigInvalid, op, "network.resolvers: %s", policy.AsDiagnostic(err).Message)
 	}
-	if err := c.External.validate(); err != nil {
+	if err := errors.Join(c.External.validate(), c.Journal.validate()); err != nil {
 		return c, err
 	}
 	if err := c.checkSecretConfig(); err != nil {

@@ -34,6 +34,9 @@ type Options struct {
 	Ephemeral bool
 	// HelperSocket is yoi-helper's; "" does the helper's work in this process.
 	HelperSocket string
+	// Output is given what Workers of a daemon write, line by line; it may block. Nil
+	// leaves it in their log files. See outputs.
+	Output func(context.Context, OutputLine) error
 	// Progress is told of git's slow work. May be nil.
 	Progress func(gitcache.Progress)
 	Log      *slog.Logger
@@ -66,6 +69,7 @@ type Runtime struct {
 	directMu   sync.Mutex
 	direct     map[policy.WorkerID][]*os.File // locked sources of direct mounts
 	events     broadcast
+	outputs    *outputs      // nil for none
 	looks      chan struct{} // a place for each look under way
 	// callerSecrets are those of the caller of `yoi run`, for its one Worker.
 	callerSecrets map[policy.SecretHandle]CallerSecret
@@ -116,6 +120,11 @@ func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
 	r.log = r.log.With("runtime", r.id)
 	if err = r.writeID(); err != nil {
 		return r, err
+	}
+	if o.Output != nil && o.Daemon {
+		if r.outputs, err = newOutputs(r, o.Output); err != nil {
+			return r, err
+		}
 	}
 	if r.cache, err = gitcache.Open(r.cacheOptions(o.Progress)); err != nil {
 		return r, err

@@ -258,6 +258,7 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 		}
 		return nil
 	})
+	r.outputs.finish(id)
 	w.ID = id // also where it could not be recorded
 	r.workerEvent(policy.EventWorkerEnded, w, howEnded(w))
 	if refused != nil {
@@ -345,6 +346,7 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 		}); err != nil {
 			return Worker{}, err
 		}
+		r.outputs.refuse(w)
 		r.follow(w)
 		return r.workerView(ctx, w, &a), nil
 	})
@@ -354,6 +356,7 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 // allocation's cleanup policy act. A helper that restarts meanwhile adopts the
 // Worker; the outcome is on the disk either way.
 func (r *Runtime) follow(w registry.Worker) {
+	r.outputs.follow(w)
 	r.wg.Go(func() {
 		ctx := r.background
 		for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {

@@ -91,13 +91,27 @@ func serve(ctx context.Context, f flags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
-	if err = run(ctx, f, log.Logger); err != nil && log.Journal != nil {
+	if err = run(ctx, f, log); err != nil && log.Journal != nil {
 		log.Error("ended", "error", err)
 	}
 	return err
 }
 
-func run(ctx context.Context, f flags, log *slog.Logger) (err error) {
+// output is what makes Workers' lines entries of the journal, nil where there is none.
+func output(w *journal.Writer) func(context.Context, runtime.OutputLine) error {
+	if w == nil {
+		return nil
+	}
+	return func(ctx context.Context, l runtime.OutputLine) error {
+		return w.Send(ctx, journal.Entry{
+			Message: l.Text, Priority: journal.Info, Identifier: "yoi-worker", Stream: l.Stream,
+			Runtime: l.RuntimeID, Workspace: l.WorkspaceID, Allocation: l.AllocationID, Worker: l.WorkerID,
+		})
+	}
+}
+
+func run(ctx context.Context, f flags, journaled *journal.Log) (err error) {
+	log := journaled.Logger
 	uids, err := parseUIDs(f.allow)
 	if err != nil {
 		return err
@@ -111,7 +125,7 @@ func run(ctx context.Context, f flags, log *slog.Logger) (err error) {
 			return err
 		}
 	}
-	r, err := runtime.Open(ctx, runtime.Options{Root: f.root, Daemon: true, HelperSocket: f.helper, Log: log})
+	r, err := runtime.Open(ctx, runtime.Options{Root: f.root, Daemon: true, HelperSocket: f.helper, Log: log, Output: output(journaled.Journal)})
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,9 @@ type Entry struct {
 	Stream     string // of a Worker's output: stdout or stderr
 }
 
+// Info is the priority of what is no trouble.
+const Info = sd.PriInfo
+
 // maxMessage is journald's own bound of a line (LineMax=); an entry is below every
 // socket's send buffer with it, so that none has to travel as a file.
 const maxMessage = 48 << 10

@@ -169,6 +169,70 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// TestWorkerStory: one question to the journal tells what the runtime did with a Worker
+// and what the Worker said, in order, as it said it, over restarts of the daemon; and a
+// Worker can say nothing but that.
+func TestWorkerStory(t *testing.T) {
+	h := installed(t)
+	yoi(h, "repo", "add", "/srv/app").Want(0)
+	ws := workspace(t, h)
+	wk := spawned(t, h, ws, "sh", "-c", `echo one; printf 'bad\000\377=\n\n<0>x\nPRIORITY=0\nYOI_WORKER_ID=wk-evil\nlast'; exit 3`)
+	ended(t, h, wk)
+	want := []string{"worker.started", "stdout one", "stdout bad\x00\xff=", "stdout ", "stdout <0>x", "stdout PRIORITY=0", "stdout YOI_WORKER_ID=wk-evil", "stdout last", "worker.ended"}
+	if got := told(t, h, wk); !slices.Equal(got, want) {
+		t.Errorf("the story is\n%q\nnot\n%q", got, want)
+	}
+	if es := journal(t, h, "YOI_WORKER_ID=wk-evil"); len(es) > 0 {
+		t.Errorf("a worker speaks as another: %v", es)
+	}
+	for _, e := range journal(t, h, "YOI_WORKER_ID="+wk) {
+		if e.get("PRIORITY") != "6" || e.get("YOI_ALLOCATION_ID") != ws || e.get("YOI_RUNTIME_ID") == "" || e.get("_SYSTEMD_UNIT") != "yoi-runtimed.service" {
+			t.Errorf("%v", e)
+		}
+	}
+	const n = 300
+	wk = spawned(t, h, ws, "sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo $i; echo $i >&2; i=$((i+1)); sleep 0.01; done", n))
+	reached := func(line string) {
+		t.Helper()
+		h.Eventually("the journal has "+line, func() bool { return slices.Contains(story(t, h, wk), line) })
+	}
+	reached("stdout 20")
+	h.OK("systemctl", "restart", "yoi-runtimed")
+	yoi(h, "info").Want(0)
+	reached("stdout 100")
+	h.OK("systemctl", "kill", "--kill-whom=main", "-s", "KILL", "yoi-runtimed")
+	yoi(h, "worker", "wait", wk)
+	next, twice := map[string]int{}, 0
+	for _, line := range told(t, h, wk) {
+		var stream string
+		var i int
+		if _, err := fmt.Sscanf(line, "%s %d", &stream, &i); err != nil {
+			continue // an event
+		}
+		switch i {
+		case next[stream]:
+			next[stream]++
+		case next[stream] - 1: // on its way when the daemon was killed
+			twice++
+		default:
+			t.Fatalf("%s comes behind %d", line, next[stream]-1)
+		}
+	}
+	if next["stdout"] != n || next["stderr"] != n || twice > 1 {
+		t.Errorf("the journal has %v lines, %d of them twice", next, twice)
+	}
+	// One that would fill the journal is cut short, and says so.
+	wk = spawned(t, h, ws, "sh", "-c", "seq -f 'line %.0f' 300000; echo so long; exit 4")
+	if w := ended(t, h, wk); w.Outcome == nil || w.Outcome.ExitCode == nil || *w.Outcome.ExitCode != 4 {
+		t.Errorf("%+v", w)
+	}
+	s := told(t, h, wk)
+	if len(s) > 20000 || !slices.Contains(s, "worker.output_left_out") || s[1] != "stdout line 1" || s[len(s)-2] != "stdout so long" {
+		t.Errorf("a loud worker has %d entries, from %q to %q", len(s), s[:2], s[len(s)-2:])
+	}
+	yoi(h, "ws", "rm", ws).Want(0)
+}
+
 // TestJournalTrouble: whatever becomes of the journal, Workers start, write and end as
 // ever, the daemons go on, and when the journal is back it tells again.
 func TestJournalTrouble(t *testing.T) {
