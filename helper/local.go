@@ -75,6 +75,7 @@ type Local struct {
 	held    map[policy.AllocationID][]ledger.Resource // made by this process
 	own     map[policy.AllocationID]bool              // all of it is in held
 	kept    map[policy.AllocationID]bool              // by this process
+	left    map[policy.AllocationID]bool              // by who made it, unkept
 	made    map[policy.AllocationID]made              // by this process, until removed
 	ended   map[policy.WorkerID]*worker               // transient, until asked for
 	// sessions are those that nobody has waited for.
@@ -101,6 +102,7 @@ func NewLocal(o LocalOptions) (*Local, error) {
 		held:     make(map[policy.AllocationID][]ledger.Resource),
 		own:      make(map[policy.AllocationID]bool),
 		kept:     make(map[policy.AllocationID]bool),
+		left:     make(map[policy.AllocationID]bool),
 		made:     make(map[policy.AllocationID]made),
 		ended:    make(map[policy.WorkerID]*worker),
 		sessions: make(map[policy.SessionID]*session),
@@ -224,6 +226,7 @@ func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
 		delete(l.held, id)
 		delete(l.own, id)
 		delete(l.kept, id)
+		delete(l.left, id)
 	} else {
 		l.held[id] = left
 	}

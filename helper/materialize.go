@@ -377,15 +377,43 @@ func (l *Local) undo(ctx context.Context, id policy.AllocationID, rs []ledger.Re
 	return l.release(id, rs...)
 }
 
-// Keep marks an allocation as complete and wanted, durably.
+// Keep marks an allocation as complete and wanted, durably. What there is no more,
+// since who made it was taken for gone, cannot be kept.
 func (l *Local) Keep(ctx context.Context, id policy.AllocationID) error {
 	if err := policy.CheckID("allocation", string(id)); err != nil {
 		return err
 	}
+	rs, err := l.resourcesOf(ctx, id)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
-	l.kept[id] = true
+	gone := len(rs) == 0 || l.left[id]
+	if !gone {
+		l.kept[id] = true
+	}
 	l.mu.Unlock()
+	if gone {
+		return policy.Errorf(policy.CodeAllocationUnknown, "helper.keep", "there is no %s to be kept", id)
+	}
 	return l.ledger.Keep(ctx, string(id))
+}
+
+// abandon removes an allocation whose maker is gone and has not had it kept: its
+// records are in this process' stream, so no recovery would, as long as that lives.
+func (l *Local) abandon(id policy.AllocationID) {
+	l.mu.Lock()
+	mine := l.own[id] && !l.kept[id]
+	if mine {
+		l.left[id] = true
+	}
+	l.mu.Unlock()
+	if !mine {
+		return
+	}
+	if err := l.Remove(context.Background(), RemoveRequest{AllocationID: id}); err != nil {
+		l.log.Warn("a half-made workspace is left to the ledger", "allocation", id, "error", err)
+	}
 }
 
 // HasNewObjects looks into each repository's private objects directory. It reads

@@ -28,6 +28,9 @@ type Server struct {
 	// MaxConns and MaxRequests bound what one socket and one connection may have
 	// under way; zero is 32 and 256.
 	MaxConns, MaxRequests int
+
+	mu    sync.Mutex
+	conns map[*conn]bool
 }
 
 // Serve accepts connections until ctx ends or the listener fails, then waits
@@ -114,6 +117,10 @@ type conn struct {
 	open  map[uint64]context.CancelFunc
 	// sessions are those that it started and has not waited for.
 	sessions map[policy.SessionID]bool
+	// made are the allocations that it made: who else knows of them, before they are
+	// kept?
+	made []policy.AllocationID
+	done chan struct{} // closed when nothing of it is left
 }
 
 func (s *Server) serveConn(ctx context.Context, c *net.UnixConn) {
@@ -131,7 +138,9 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn) {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { c.CloseRead() })
 	defer stop()
-	cn := &conn{s: s, c: c, open: make(map[uint64]context.CancelFunc), sessions: make(map[policy.SessionID]bool)}
+	cn := &conn{s: s, c: c, open: make(map[uint64]context.CancelFunc), sessions: make(map[policy.SessionID]bool), done: make(chan struct{})}
+	s.note(cn)
+	defer s.forget(cn)
 	defer cn.hangUp()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -266,6 +275,9 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 		w, err := h.Live(ctx)
 		return liveBody{w}, nil, err
 	case opRecover:
+		if err := cn.s.awaitLost(ctx, cn); err != nil {
+			return nil, nil, err
+		}
 		r, err := h.Recover(ctx)
 		return r, nil, err
 	case opLaunch:
@@ -279,11 +291,16 @@ func (cn *conn) handle(ctx context.Context, req request, files []*os.File) (any,
 			n, err := h.HasNewObjects(ctx, body)
 			return objectsBody{n}, nil, err
 		}
-		do := h.Materialize
 		if req.Op == opAdopt {
-			do = h.Adopt
+			r, err := h.Adopt(ctx, body)
+			return r, nil, err
 		}
-		r, err := do(ctx, body)
+		r, err := h.Materialize(ctx, body)
+		if err == nil {
+			cn.mu.Lock()
+			cn.made = append(cn.made, body.AllocationID)
+			cn.mu.Unlock()
+		}
 		return r, nil, err
 	case opPublish:
 		var body PublishRequest
@@ -454,9 +471,13 @@ func (cn *conn) session(ctx context.Context, req request) (any, []*os.File, erro
 	return o, nil, err
 }
 
-// hangUp ends the sessions of a connection that is gone.
+// hangUp ends the sessions of a connection that is gone, and takes away what it
+// made and did not have kept.
 func (cn *conn) hangUp() {
-	h, ok := cn.s.Helper.(interface{ hangUp(policy.SessionID) })
+	h, ok := cn.s.Helper.(interface {
+		hangUp(policy.SessionID)
+		abandon(policy.AllocationID)
+	})
 	if !ok {
 		return
 	}
@@ -465,6 +486,60 @@ func (cn *conn) hangUp() {
 	for id := range cn.sessions {
 		go h.hangUp(id)
 	}
+	for _, id := range cn.made {
+		h.abandon(id)
+	}
+}
+
+func (s *Server) note(cn *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns == nil {
+		s.conns = make(map[*conn]bool)
+	}
+	s.conns[cn] = true
+}
+
+func (s *Server) forget(cn *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, cn)
+	close(cn.done)
+}
+
+// awaitLost waits for what is still done for clients that are gone: a recovery
+// would find it half done, and take it for what somebody is at work on.
+func (s *Server) awaitLost(ctx context.Context, asks *conn) error {
+	s.mu.Lock()
+	var lost []*conn
+	for cn := range s.conns {
+		if cn != asks && cn.lost() {
+			lost = append(lost, cn)
+		}
+	}
+	s.mu.Unlock()
+	for _, cn := range lost {
+		select {
+		case <-cn.done:
+		case <-ctx.Done():
+			return policy.Errorf(policy.CodeCanceled, "helper.recover", "the recovery was canceled").Because(ctx.Err())
+		}
+	}
+	return nil
+}
+
+// lost tells whether the peer has closed the connection, before anybody has read
+// that.
+func (cn *conn) lost() bool {
+	rc, err := cn.c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	n := 0
+	err = rc.Control(func(fd uintptr) {
+		n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 0) // POLLHUP is always asked for
+	})
+	return err != nil || n > 0
 }
 
 func (cn *conn) launch(ctx context.Context, b []byte, files []*os.File) (any, []*os.File, error) {
