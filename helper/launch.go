@@ -231,7 +231,7 @@ func (a *attempt) parked() func(int, *os.File) error {
 }
 
 // enterGroup has the sandbox's first process born in its control group (v2), or
-// moved there before it starts anything (v1).
+// move there before it starts anything (v1).
 func (a *attempt) enterGroup(s *nsexec.Spec) error {
 	s.Parked = a.parked()
 	if a.group == nil {
@@ -245,15 +245,12 @@ func (a *attempt) enterGroup(s *nsexec.Spec) error {
 		s.Cgroup = a.keep(dir)
 		return nil
 	}
-	next := s.Parked
-	s.Parked = func(pid int, pidfd *os.File) error {
-		if err := a.group.Add(pid); err != nil {
-			return policy.Errorf(policy.CodeLimitsUnavailable, "helper.cgroup", "the worker cannot be put into its control group").Because(err)
-		}
-		if next == nil {
-			return nil
-		}
-		return next(pid, pidfd)
+	tasks, err := a.group.Tasks()
+	if err != nil {
+		return policy.Errorf(policy.CodeLimitsUnavailable, "helper.cgroup", "the control group cannot be opened").Because(err)
+	}
+	for _, f := range tasks {
+		s.Tasks = append(s.Tasks, a.keep(f))
 	}
 	return nil
 }

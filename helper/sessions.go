@@ -73,12 +73,12 @@ func (l *Local) Enter(ctx context.Context, req EnterRequest, files EnterFiles) (
 		return nil, err
 	}
 	spec, err := l.sessionSpec(ctx, req.Worker, files)
+	if spec != nil {
+		defer func() { closeAll(append(spec.Tasks, spec.Cgroup)) }()
+	}
 	if err != nil {
 		init.Close()
 		return nil, err
-	}
-	if spec.Cgroup != nil {
-		defer spec.Cgroup.Close()
 	}
 	s, err := nsexec.Enter(ctx, init, spec)
 	if err != nil {
@@ -147,16 +147,11 @@ func (l *Local) joinGroup(ctx context.Context, id policy.WorkerID, s *nsexec.Spe
 			s.Cgroup = dir
 			continue
 		}
-		next := s.Parked // there may be a group for the limits and one for pausing
-		s.Parked = func(pid int, pidfd *os.File) error {
-			if err := g.Add(pid); err != nil {
-				return policy.Errorf(policy.CodeLimitsUnavailable, "helper.cgroup", "the session cannot be put into the worker's control group").Because(err)
-			}
-			if next != nil {
-				return next(pid, pidfd)
-			}
-			return nil
+		tasks, err := g.Tasks()
+		if err != nil {
+			return policy.Errorf(policy.CodeLimitsUnavailable, "helper.cgroup", "the worker's control group cannot be opened").Because(err)
 		}
+		s.Tasks = append(s.Tasks, tasks...) // there may be a group for the limits and one for pausing
 	}
 	return nil
 }

@@ -17,7 +17,7 @@
 //	release ────────────────────▶ become the sandbox's uid 0 or the only uid
 //	                              new root on a tmpfs, all mounts by descriptor
 //	                              pivot_root, old root detached, root read-only
-//	Parked(pid), release ───────▶ cgroup namespace
+//	Parked(pid), release ───────▶ control groups, cgroup namespace
 //	                              capabilities, ids, no_new_privs, keyring
 //	                              clone(VFORK) ──────────────────▶ setsid, limits, stdio
 //	                                                              cwd beneath its root

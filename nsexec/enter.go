@@ -30,7 +30,7 @@ const dyingTime = time.Second
 // Enter runs a command in a running sandbox, under the restrictions that s says it
 // was launched with. init is a pidfd of its PID 1, of which the caller is sure. Of
 // the Spec that concerns a process: Plan is asked only where its Proc and its Dev
-// are, Cgroup and Parked put the joining process into the sandbox's control groups,
+// are, Cgroup, Parked and Tasks put the joining process into the sandbox's control groups,
 // and UIDMap says whether it has a range of ids. What makes namespaces and mounts,
 // Logs, Hold, WallClock and Outcome are not looked at.
 //
@@ -83,7 +83,8 @@ const (
 	stageInit    = 4
 	stageParent  = 5
 	stageStdio   = 6 // three
-	stageFDs     = 9
+	stageTasks   = 9 // maxTasks
+	stageFDs     = stageTasks + maxTasks
 )
 
 func enter(ctx context.Context, init *os.File, s *Spec) (session *Session, err error) {
@@ -156,6 +157,11 @@ func (e *entering) join() {
 		b.step("waiting for the control group", policy.CodeLaunchFailed, "")
 		b.waitForLauncher()
 	}
+	tasks := make([]int, len(b.spec.Tasks))
+	for i := range tasks {
+		tasks[i] = stageTasks + i
+	}
+	b.enterGroups(tasks)
 	b.step("entering the sandbox's namespaces", policy.CodeNamespacesUnavailable, "")
 	e.setns = b.Next()
 	b.Add(unix.SYS_SETNS, num(stageInit), num(0))
@@ -328,6 +334,9 @@ func (b *script) toStage(stage int, at map[int]int) {
 		if f != nil {
 			at[stageStdio+i] = int(f.Fd())
 		}
+	}
+	for i, f := range b.spec.Tasks {
+		at[stageTasks+i] = int(f.Fd())
 	}
 	b.onlyOpen(append(slices.Collect(maps.Values(at)), stage))
 	b.defaultSignals()

@@ -143,6 +143,7 @@ func (b *script) needed() []int {
 	}
 	add(b.spec.Stdio[:]...)
 	add(b.spec.Hold...)
+	add(b.spec.Tasks...)
 	add(b.spec.Logs.Dir.Mount)
 	for _, l := range b.spec.Plan.Layers {
 		add(l.Mount)

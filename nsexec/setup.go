@@ -99,8 +99,23 @@ func (b *script) parked() {
 		b.step("waiting for the launcher", policy.CodeLaunchFailed, "")
 		b.waitForLauncher()
 	}
+	tasks := make([]int, len(b.spec.Tasks))
+	for i, f := range b.spec.Tasks {
+		tasks[i] = int(f.Fd())
+	}
+	b.enterGroups(tasks)
 	b.step("making the cgroup namespace", policy.CodeNamespacesUnavailable, "")
 	b.Add(unix.SYS_UNSHARE, num(unix.CLONE_NEWCGROUP))
+}
+
+// enterGroups has the process, which has one thread, write itself into cgroup v1
+// groups by their files tasks.
+func (b *script) enterGroups(tasks []int) {
+	b.step("entering the control groups", policy.CodeLimitsUnavailable, "")
+	for _, fd := range tasks {
+		b.Add(unix.SYS_WRITE, num(fd), b.Str("0"), num(1)).Expect(1)
+		b.Add(unix.SYS_CLOSE, num(fd))
+	}
 }
 
 const secureBits = 1 | 2 | // NOROOT and its lock: uid 0 gains nothing at exec

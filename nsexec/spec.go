@@ -108,7 +108,15 @@ type Spec struct {
 	Parked func(pid int, pidfd *os.File) error
 	// Cgroup, a directory of cgroup2, is where PID 1 is born (CLONE_INTO_CGROUP).
 	Cgroup *os.File
+	// Tasks are the files tasks of cgroup v1 groups, open for writing, into which PID 1
+	// writes itself after Parked. A thread that moves only itself does not wait for an
+	// RCU grace period, as whoever moves another process does (cgroup_procs_write_start
+	// in kernel/cgroup/cgroup.c, since Linux 5.5).
+	Tasks []*os.File
 }
+
+// maxTasks bounds Spec.Tasks: there are not as many controllers that limit.
+const maxTasks = 8
 
 // SecretVar is a variable of the environment. Value is the caller's to wipe.
 type SecretVar struct {

@@ -62,6 +62,8 @@ func (s *Spec) validate() error {
 		return bad(policy.CodePolicyInvalid, "the host name is longer than 64 bytes")
 	case len(s.Hold) > maxHold:
 		return bad(policy.CodePolicyInvalid, "more than %d descriptors are to be held", maxHold)
+	case len(s.Tasks) > maxTasks:
+		return bad(policy.CodePolicyInvalid, "more than %d control groups are to be entered", maxTasks)
 	case s.Network != nil && s.HostNetwork:
 		return bad(policy.CodePolicyInvalid, "both the host's network and another one are asked for")
 	case s.DieWith != nil && s.DieWithParent:

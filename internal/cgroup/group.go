@@ -107,6 +107,25 @@ func (g *Group) Dir() (*os.File, error) {
 	return os.OpenFile(g.dirs[""], unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
+// Tasks opens the files by which a process with one thread moves itself into a v1
+// group; none on v2.
+func (g *Group) Tasks() (files []*os.File, err error) {
+	if g.version == 2 {
+		return nil, nil
+	}
+	for _, d := range g.dirs {
+		f, err := os.OpenFile(d+"/tasks", os.O_WRONLY, 0)
+		if err != nil {
+			for _, f := range files {
+				f.Close()
+			}
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
 // Add moves a process, with all its threads, into the group.
 func (g *Group) Add(pid int) error {
 	for _, d := range g.dirs {
