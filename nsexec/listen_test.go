@@ -98,7 +98,7 @@ func TestListenFails(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		// What goes wrong in the sandbox is told before what went wrong outside of it.
-		s.RelativeCwd = "none"
+		s.RelativeCwd, s.Stdio[2] = "none", nil // the pipe of the run before is closed
 		s.Listening = func([]*os.File, *os.File) error { return nil }
 		if _, _, err = tryRun(t, s); !errors.Is(err, policy.CodeCwdMissing) {
 			t.Errorf("%s: %v", name, err)

@@ -267,8 +267,10 @@ func TestScopes(t *testing.T) {
 	if out := yoi(h, "worker", "exec", wk, "--", "cat", "/proc/self/cgroup").Want(0).Stdout; strings.Contains(out, "yoi") || strings.Contains(out, "..") {
 		t.Errorf("an entered process sees its group: %s", out)
 	}
-	agent(h, "sh", "-c", `yoi --socket /run/yoi/runtimed.sock worker exec `+wk+` -- sleep 987655 &
-		until systemd-cgls --no-pager --unit yoi-`+wk+`.scope | grep -q "sleep 987655"; do sleep 0.05; done`).Want(0)
+	h.OK("systemd-run", "--quiet", "--collect", "--uid=agent", "yoi", "--socket", "/run/yoi/runtimed.sock", "worker", "exec", wk, "--", "sleep", "987655")
+	h.Eventually("the session is in the scope", func() bool {
+		return strings.Contains(h.OK("systemd-cgls", "--no-pager", "--unit", "yoi-"+wk+".scope"), "sleep 987655")
+	})
 	// Pausing takes nobody out of the scope, where the limits are.
 	yoi(h, "worker", "pause", wk).Want(0)
 	for _, n := range []string{"987654", "987655"} {
