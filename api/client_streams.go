@@ -112,6 +112,7 @@ func (c *Client) Events(ctx context.Context, req runtime.EventsRequest, yield fu
 	q := url.Values{}
 	setNumber(q, "after", req.After)
 	setText(q, "owner", req.Owner)
+	setText(q, "allocation_id", string(req.AllocationID))
 	setFlag(q, "follow", req.Follow)
 	return readLines(ctx, c, "/v1/events", q, yield)
 }

@@ -22,9 +22,10 @@ const (
 // streamEvents sends JSON lines, or server-sent events to who asks for them.
 func (c *call) streamEvents() error {
 	req := runtime.EventsRequest{
-		After:  c.query.number("after", math.MaxInt64),
-		Owner:  c.query.id("owner"),
-		Follow: c.query.flag("follow"),
+		After:        c.query.number("after", math.MaxInt64),
+		Owner:        c.query.id("owner"),
+		AllocationID: policy.AllocationID(c.query.id("allocation_id")),
+		Follow:       c.query.flag("follow"),
 	}
 	if c.query.err != nil {
 		return c.query.err

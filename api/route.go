@@ -103,7 +103,7 @@ func routes() []route {
 		{method: "GET", path: "/v1/workers/{id}/wait", operation: "waitWorker", waits: true, handle: (*call).waitWorker},
 
 		{method: "GET", path: "/v1/events", operation: "streamEvents", waits: true,
-			query: []string{"after", "owner", "follow"}, handle: (*call).streamEvents},
+			query: []string{"after", "owner", "allocation_id", "follow"}, handle: (*call).streamEvents},
 		{method: "GET", path: "/v1/ledger/records", operation: "getLedgerRecords", query: []string{"owner", "held"}, handle: (*call).getLedgerRecords},
 		{method: "GET", path: "/v1/ledger/verify", operation: "verifyLedger", handle: (*call).verifyLedger},
 		{method: "POST", path: "/v1/ledger/replay", operation: "replayLedger", handle: (*call).replayLedger},

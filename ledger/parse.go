@@ -28,8 +28,14 @@ type parsed struct {
 // record in order.
 func parseSegment(data []byte, visit func(*Record)) *parsed {
 	p := &parsed{}
-	rest := data
-	for n := 1; ; n++ {
+	p.goOn(data, visit)
+	return p
+}
+
+// goOn parses rest, which stands behind p.end, as a part of the same segment.
+func (p *parsed) goOn(rest []byte, visit func(*Record)) {
+	p.torn = 0
+	for n := p.records + 1; ; n++ {
 		end := bytes.IndexByte(rest, '\n')
 		if end < 0 {
 			p.classify(rest, n)
@@ -64,7 +70,6 @@ func parseSegment(data []byte, visit func(*Record)) *parsed {
 	if p.brk != nil {
 		p.torn = 0
 	}
-	return p
 }
 
 func (p *parsed) fail(line int, why string) {

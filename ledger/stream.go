@@ -78,6 +78,11 @@ func segmentNumbers(dir *os.File) ([]uint64, error) {
 }
 
 func readSegment(dir *os.File, number uint64) ([]byte, error) {
+	return readSegmentFrom(dir, number, 0)
+}
+
+// readSegmentFrom reads what stands from an offset on.
+func readSegmentFrom(dir *os.File, number uint64, from int64) ([]byte, error) {
 	f, err := openAt(dir, segmentName(number), unix.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -87,11 +92,11 @@ func readSegment(dir *os.File, number uint64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() || st.Size() > maxSegmentFile {
-		return nil, fmt.Errorf("%s is no segment", segmentName(number))
+	if !st.Mode().IsRegular() || st.Size() > maxSegmentFile || st.Size() < from {
+		return nil, fmt.Errorf("%s is no segment, or shorter than it was", segmentName(number))
 	}
-	b := make([]byte, st.Size())
-	n, err := f.ReadAt(b, 0)
+	b := make([]byte, st.Size()-from)
+	n, err := f.ReadAt(b, from)
 	if err == io.EOF {
 		err = nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 
@@ -93,31 +94,102 @@ func (r *Runtime) note(ds []policy.Diagnostic, ids ...slog.Attr) {
 	}
 }
 
+// timeline holds the events of the ledger as it stands. Each record is read once,
+// however many follow and however often somebody asks.
+type timeline struct {
+	mu     sync.Mutex
+	reader ledger.Reader
+	events []told
+	count  int // events so far, those whose segments are gone too
+}
+
+// told is an event with the number under which it was read, and where.
+type told struct {
+	Event
+	number          int
+	stream, segment string
+}
+
+// since returns what was read after the given number and satisfies want, oldest first,
+// and the number of the last one read.
+func (t *timeline) since(ctx context.Context, dir *os.File, number int, want func(Event) bool) (batch []Event, last int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err = t.reader.Next(ctx, dir, func(rec ledger.Record) {
+		if rec.Kind != ledger.RecordEvent {
+			return
+		}
+		t.count++
+		e := Event{Seq: rec.Time.UnixNano(), Time: rec.Time, Kind: rec.Event, Owner: rec.Owner, Fields: rec.Fields}
+		t.events = append(t.events, told{e, t.count, rec.Stream, rec.Segment})
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	t.events = slices.DeleteFunc(t.events, func(e told) bool { return t.reader.Gone(e.stream, e.segment) })
+	first, _ := slices.BinarySearchFunc(t.events, number+1, func(e told, n int) int { return e.number - n })
+	for _, e := range t.events[first:] {
+		if want(e.Event) {
+			batch = append(batch, e.Event)
+		}
+	}
+	slices.SortStableFunc(batch, func(a, b Event) int { return a.Time.Compare(b.Time) })
+	return batch, t.count, nil
+}
+
+// selects returns the test of whether a request is about an event. A Worker's events
+// are its allocation's too, of one that was started since as well.
+func (r *Runtime) selects(ctx context.Context, req EventsRequest) (func(Event) bool, error) {
+	if req.AllocationID == "" {
+		return func(e Event) bool { return req.Owner == "" || req.Owner == e.Owner }, nil
+	}
+	mine := map[string]bool{string(req.AllocationID): true}
+	filter := registry.Filter{AllocationID: req.AllocationID, Limit: 1000}
+	for {
+		workers, err := r.registry.ListWorkers(ctx, filter)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range workers.Items {
+			mine[string(w.ID)] = true
+		}
+		if filter.After = workers.Next; filter.After == "" {
+			break
+		}
+	}
+	return func(e Event) bool {
+		if e.Kind == string(policy.EventWorkerStarted) && e.Fields["workspace"] == string(req.AllocationID) {
+			mine[e.Owner] = true
+		}
+		return mine[e.Owner] && (req.Owner == "" || req.Owner == e.Owner)
+	}, nil
+}
+
 // Events replays the timeline, oldest first, and follows it if asked. An
 // event's sequence number is its time in nanoseconds after the epoch.
 func (r *Runtime) Events(ctx context.Context, req EventsRequest, yield func(Event) bool) error {
-	for {
+	about, err := r.selects(ctx, req)
+	if err != nil {
+		return err
+	}
+	for last := 0; ; {
 		wake := r.events.wait()
 		if err := r.ledger.Sync(ctx); err != nil {
 			return err
 		}
-		var batch []Event
-		err := ledger.Records(ctx, r.ledgerDir, func(rec ledger.Record) bool {
-			e := Event{Seq: rec.Time.UnixNano(), Time: rec.Time, Kind: rec.Event, Owner: rec.Owner, Fields: rec.Fields}
-			if rec.Kind == ledger.RecordEvent && e.Seq > req.After && (req.Owner == "" || req.Owner == e.Owner) {
-				batch = append(batch, e)
-			}
-			return true
+		// What is read later is new, although another process may have written it earlier.
+		again := last > 0
+		batch, now, err := r.timeline.since(ctx, r.ledgerDir, last, func(e Event) bool {
+			return about(e) && (again || e.Seq > req.After)
 		})
 		if err != nil {
 			return err
 		}
-		slices.SortStableFunc(batch, func(a, b Event) int { return a.Time.Compare(b.Time) })
+		last = now
 		for _, e := range batch {
 			if !yield(e) {
 				return nil
 			}
-			req.After = max(req.After, e.Seq)
 		}
 		if !req.Follow {
 			return nil

@@ -69,7 +69,8 @@ type Runtime struct {
 	directMu   sync.Mutex
 	direct     map[policy.WorkerID][]*os.File // locked sources of direct mounts
 	events     broadcast
-	outputs    *outputs      // nil for none
+	outputs    *outputs // nil for none
+	timeline   timeline
 	looks      chan struct{} // a place for each look under way
 	// callerSecrets are those of the caller of `yoi run`, for its one Worker.
 	callerSecrets map[policy.SecretHandle]CallerSecret

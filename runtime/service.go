@@ -509,9 +509,11 @@ type RecoveryReport struct {
 
 // EventsRequest pages through the timeline.
 type EventsRequest struct {
-	After  int64  `json:"after,omitempty"`
-	Owner  string `json:"owner,omitempty"` // an allocation or Worker id
-	Follow bool   `json:"follow,omitempty"`
+	After int64  `json:"after,omitempty"`
+	Owner string `json:"owner,omitempty"` // an allocation or Worker id
+	// AllocationID selects an allocation's events and its Workers'.
+	AllocationID policy.AllocationID `json:"allocation_id,omitempty"`
+	Follow       bool                `json:"follow,omitempty"`
 }
 
 // Event is a safe line of a timeline.

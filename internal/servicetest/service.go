@@ -48,6 +48,15 @@ func (s *Service) Calls() []Call {
 	return append([]Call(nil), s.calls...)
 }
 
+// Drain returns what was called since the last Drain, and forgets it.
+func (s *Service) Drain() []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.calls
+	s.calls = nil
+	return out
+}
+
 // Last returns the latest call.
 func (s *Service) Last() Call {
 	s.mu.Lock()
