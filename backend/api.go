@@ -146,6 +146,7 @@ type Choices struct {
 	DirtyStates     []string `json:"dirty_state_policies"`
 	CleanupPolicies []string `json:"cleanup_policies"`
 	Networks        []string `json:"networks"`
+	NetworkRules    []string `json:"network_rules,omitempty"` // for the mode allowlist
 	MaxWallClock    string   `json:"max_wall_clock,omitempty"`
 	MaxMemory       string   `json:"max_memory,omitempty"`
 	MaxCPUPercent   uint64   `json:"max_cpu_percent,omitempty"`
@@ -181,7 +182,7 @@ func (c *call) repositoryChoices() []RepositoryChoice {
 func (c *call) choices() *Choices {
 	w := c.ws
 	return &Choices{
-		Strategies: w.Strategies, DirtyStates: w.DirtyStates, CleanupPolicies: w.CleanupPolicies, Networks: w.Networks,
+		Strategies: w.Strategies, DirtyStates: w.DirtyStates, CleanupPolicies: w.CleanupPolicies, Networks: w.Networks, NetworkRules: w.NetworkRules,
 		MaxWallClock: w.MaxWallClock, MaxMemory: w.MaxMemory, MaxCPUPercent: w.MaxCPUPercent, Most: w.MaxExecutionWorkspaces,
 	}
 }
@@ -533,6 +534,14 @@ func (c *call) getUsage() error {
 		return err
 	}
 	return c.reply(http.StatusOK, c.usageOf(w))
+}
+
+func (c *call) getEgress() error {
+	v, err := c.egress(c.id)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, v)
 }
 
 // Act is a line of the audit.

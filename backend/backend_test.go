@@ -32,7 +32,7 @@ type bench struct {
 	token map[string]string // by role, in workspace default
 }
 
-func newBench(t *testing.T, change func(*Config)) *bench {
+func newBench(t testing.TB, change func(*Config)) *bench {
 	t.Helper()
 	dir := t.TempDir()
 	cfg, err := ParseConfig(fmt.Appendf(nil, `
@@ -180,7 +180,7 @@ func TestRoles(t *testing.T) {
 }
 
 // login returns a session's cookie and its form token.
-func (b *bench) login(t *testing.T, name string) (cookie, csrf string) {
+func (b *bench) login(t testing.TB, name string) (cookie, csrf string) {
 	t.Helper()
 	w := b.do("POST", "/login", url.Values{"name": {name}, "password": {"long enough"}}.Encode(), "Content-Type", "application/x-www-form-urlencoded")
 	if w.Code != http.StatusSeeOther || len(w.Result().Cookies()) != 1 {
@@ -197,7 +197,7 @@ func (b *bench) login(t *testing.T, name string) (cookie, csrf string) {
 	return c.Name + "=" + c.Value, s.CSRF
 }
 
-func (b *bench) person(t *testing.T, name, role string) {
+func (b *bench) person(t testing.TB, name, role string) {
 	t.Helper()
 	hash, err := HashPassword("long enough")
 	if err != nil {

@@ -22,6 +22,8 @@ const (
 	CodeDirtyNotAllowed        policy.Code = "dirty_state_policy_not_allowed"
 	CodeCleanupNotAllowed      policy.Code = "cleanup_policy_not_allowed"
 	CodeNetworkNotAllowed      policy.Code = "network_not_allowed"
+	CodeNetworkRuleNotAllowed  policy.Code = "network_rule_not_allowed"
+	CodeNetworkRulesRequired   policy.Code = "network_rules_required"
 	CodeLimitsNotAllowed       policy.Code = "limits_not_allowed"
 	CodeWorkspaceQuota         policy.Code = "execution_workspace_quota"
 	CodeAllocationRequired     policy.Code = "allocation_required"
@@ -85,6 +87,9 @@ var catalog = []policy.Info{
 	{Code: CodeStrategyNotAllowed, Status: 422, Title: "The workspace does not allow that strategy", Hint: "Choose one that the form offers."},
 	{Code: CodeDirtyNotAllowed, Status: 422, Title: "The workspace does not allow that dirty-state policy", Hint: "Choose one that the form offers."},
 	{Code: CodeCleanupNotAllowed, Status: 422, Title: "The workspace does not allow that cleanup policy", Hint: "Choose one that the form offers."},
+	{Code: CodeNetworkNotAllowed, Status: 422, Title: "The workspace does not allow that network mode", Hint: "Choose one that the form offers."},
+	{Code: CodeNetworkRuleNotAllowed, Status: 422, Title: "The workspace does not allow that destination", Hint: "Choose among those that the form offers, or have network_rules extended."},
+	{Code: CodeNetworkRulesRequired, Status: 422, Title: "No destination is chosen", Hint: "Choose at least one, or the network mode none."},
 	{Code: CodeWorkspaceQuota, Status: 409, Title: "The workspace has as many Execution Workspaces as it may", Hint: "Clean up those that nobody needs."},
 	{Code: CodeCreationUnknown, Status: 404, Title: "No such creation", Hint: "See the list of Execution Workspaces."},
 	{Code: policy.CodePolicyInvalid, Status: 422, Title: "A policy is malformed", Hint: "Choose one that the form offers."},
@@ -115,7 +120,7 @@ var catalog = []policy.Info{
 	{Code: policy.CodeLimitsInvalid, Status: 422, Title: "A limit is out of range", Hint: "Correct the limit that the message names."},
 	{Code: policy.CodeLimitsUnavailable, Status: 503, Title: "The Runtime's host cannot keep a limit", Hint: "Leave the limit out, or have control groups delegated to the Runtime."},
 	{Code: CodeLimitsNotAllowed, Status: 422, Title: "A limit is above what the workspace allows", Hint: "Ask for less."},
-	{Code: CodeNetworkNotAllowed, Status: 422, Title: "The workspace does not allow that network mode", Hint: "Choose one that the form offers."},
+	{Code: policy.CodeEgressUnavailable, Status: 503, Title: "The way out of the sandbox could not be opened", Hint: "Ask the Runtime's operator to run yoi doctor."},
 	{Code: policy.CodeIDRangeExhausted, Status: 503, Title: "The Runtime has no place for another Worker", Hint: "Stop a Worker, or wait for one to end."},
 	{Code: policy.CodeLaunchFailed, Status: 502, Title: "The sandbox could not be started", Hint: "Ask the Runtime's operator to run yoi doctor."},
 	{Code: policy.CodeUnsupported, Status: 501, Title: "Not possible on the Runtime's host", Hint: "Ask the Runtime's operator to run yoi doctor."},

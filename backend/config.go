@@ -75,6 +75,9 @@ type WorkspaceConfig struct {
 	DirtyStates     []string `toml:"dirty_state_policies"`
 	CleanupPolicies []string `toml:"cleanup_policies"`
 	Networks        []string `toml:"networks"`
+	// NetworkRules are the destinations of which an allowlist may be made, as
+	// policy.ParseNetworkRule reads them.
+	NetworkRules []string `toml:"network_rules"`
 	// Upper bounds of what a Worker may ask for, and what it gets unless it asks.
 	MaxWallClock  string `toml:"max_wall_clock"`
 	MaxMemory     string `toml:"max_memory"`
@@ -137,6 +140,7 @@ func (c *Config) defaults() {
 		}
 	}
 	for id, w := range c.Workspaces {
+		w.NetworkRules = normalRules(w.NetworkRules)
 		def(&w.Strategies, string(policy.StrategyAuto))
 		def(&w.DirtyStates, string(policy.CleanPointOnly))
 		def(&w.CleanupPolicies, string(policy.KeepUntil))
@@ -270,10 +274,8 @@ func (w WorkspaceConfig) check(c *Config, id string) error {
 			return bad("%q is no cleanup policy", s)
 		}
 	}
-	for _, s := range w.Networks {
-		if s != string(policy.NetworkNone) && s != string(policy.NetworkHost) {
-			return bad("%q is no network mode that the Backend offers", s)
-		}
+	if err := w.checkNetworks(); err != nil {
+		return bad("%s", policy.AsDiagnostic(err).Message)
 	}
 	if _, err := w.bounds(); err != nil {
 		return bad("%s", policy.AsDiagnostic(err).Message)
@@ -300,6 +302,43 @@ func (w WorkspaceConfig) check(c *Config, id string) error {
 		}
 	}
 	return nil
+}
+
+func (w WorkspaceConfig) checkNetworks() error {
+	for _, s := range w.Networks {
+		switch policy.NetworkMode(s) {
+		case policy.NetworkNone, policy.NetworkAllowlist, policy.NetworkHost:
+		default:
+			return configError("%q is no network mode that the Backend offers", s)
+		}
+	}
+	if slices.Contains(w.Networks, string(policy.NetworkAllowlist)) != (len(w.NetworkRules) > 0) {
+		return configError("network_rules and the network mode allowlist go together")
+	}
+	if len(w.NetworkRules) > policy.MaxNetworkRules {
+		return configError("there are more than %d network rules", policy.MaxNetworkRules)
+	}
+	for _, s := range w.NetworkRules {
+		if _, err := policy.ParseNetworkRule(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// normalRules writes each rule in its one spelling. What is no rule stays as it is, for
+// a check to refuse.
+func normalRules(rules []string) []string {
+	out := make([]string, 0, len(rules))
+	for _, s := range rules {
+		if r, err := policy.ParseNetworkRule(s); err == nil {
+			s = r.String()
+		}
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // bounds are the greatest limits that a Worker may have; zero fields are unbounded.

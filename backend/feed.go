@@ -26,21 +26,7 @@ var eventFields = map[string]bool{"strategy": true, "status": true, "commit": tr
 // timeline calls yield for the events of an allocation and its Workers after the
 // given number, oldest first; with follow until ctx ends.
 func (c *call) timeline(ctx context.Context, id policy.AllocationID, after int64, follow bool, yield func(Event) bool) error {
-	mine := map[string]bool{string(id): true}
-	known, err := c.rt().ListWorkers(ctx, runtime.ListFilter{AllocationID: id, Limit: 1000})
-	if err != nil {
-		return err
-	}
-	for _, w := range known.Items {
-		mine[string(w.ID)] = true
-	}
-	return c.rt().Events(ctx, runtime.EventsRequest{After: after, Follow: follow}, func(e runtime.Event) bool {
-		if e.Fields["workspace"] == string(id) {
-			mine[e.Owner] = true // a Worker that was started since
-		}
-		if !mine[e.Owner] {
-			return true
-		}
+	return c.rt().Events(ctx, runtime.EventsRequest{After: after, AllocationID: id, Follow: follow}, func(e runtime.Event) bool {
 		v := Event{Seq: e.Seq, Time: e.Time, Kind: policy.Printable(e.Kind), About: e.Owner}
 		for k, s := range e.Fields {
 			if eventFields[k] {

@@ -3,6 +3,7 @@ package backend
 import (
 	"fmt"
 	"html/template"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +20,10 @@ var templateFuncs = template.FuncMap{
 		}
 		return name
 	},
-	"event": eventText,
+	"network": func(mode string) string { return networkTexts[mode] },
+	"policy":  policyText, "reason": reasonText, "refusals": refusals,
+	"size":  func(n uint64) string { return sizeText(int64(min(n, 1<<62))) },
+	"event": eventText, "has": has,
 }
 
 var stepTexts = map[string]string{
@@ -115,6 +119,28 @@ func quoteCommand(argv []string) string {
 	return strings.Join(out, " ")
 }
 
+// policyTexts say what a policy does, where its name alone would not.
+var policyTexts = map[string]string{
+	"clean_point_only": "refuse: only what is committed", "current_worktree_snapshot": "take them along as they are",
+	"keep_until_asked": "keep it until asked", "remove_on_stop": "remove it", "keep_on_failure": "keep it if the Worker failed",
+}
+
+func policyText(s string) string {
+	if d, ok := strings.CutPrefix(s, "keep_for:"); ok {
+		if v, err := time.ParseDuration(d); err == nil {
+			return "keep it for " + strings.TrimSuffix(strings.TrimSuffix(duration(v), " 0 min"), " 0 s")
+		}
+	}
+	if t, ok := policyTexts[s]; ok {
+		return t
+	}
+	return strings.ReplaceAll(s, "_", " ")
+}
+
+func has(list []string, s string) bool { return slices.Contains(list, s) }
+
+var networkTexts = map[string]string{"none": "none", "allowlist": "only chosen destinations", "host": "everything that the host reaches"}
+
 // words is an enumeration for people.
 func words(s string) string { return strings.ReplaceAll(s, ",", ", ") }
 
@@ -161,6 +187,8 @@ func lastSample(samples []Sample) *Sample {
 var eventTexts = map[string]string{
 	"workspace.created": "Execution Workspace created", "workspace.removed": "Execution Workspace removed", "workspace.forked": "Forked from another",
 	"workspace.collected": "Commits collected", "workspace.rolled_back": "Rolled back", "worker.started": "Worker started", "worker.ended": "Worker ended",
+	"worker.failed": "Worker did not start", "worker.paused": "Worker paused", "worker.resumed": "Worker goes on", "worker.output_left_out": "Output left out: the log is full",
+	"cache.published": "Shared cache published", "cache.not_published": "Shared cache not published", "session.started": "Somebody entered the sandbox", "session.ended": "Session ended",
 }
 
 func eventText(kind string) string {
@@ -168,4 +196,51 @@ func eventText(kind string) string {
 		return t
 	}
 	return kind
+}
+
+// reasonTexts word what docs/network.md lists.
+var reasonTexts = map[string]string{
+	"no_rule": "not an allowed destination", "bad_name": "no host name, or an address in an odd form", "address": "the name leads to no public address",
+	"sni": "TLS asks for another name", "no_sni": "TLS asks for no name", "ech": "TLS hides which name it asks for", "bad_tls": "malformed TLS",
+	"host": "HTTP names another host", "bad_request": "malformed HTTP", "protocol": "what is asked for is not served",
+	"max_bytes": "the limit of bytes is used up", "max_connections": "too many connections at once",
+	"resolve": "the name could not be looked up", "dial": "the server does not answer",
+}
+
+func reasonText(reason string) string {
+	if t, ok := reasonTexts[reason]; ok {
+		return t
+	}
+	return reason
+}
+
+// refusal is a destination that a Worker did not reach, however often it tried.
+type refusal struct {
+	Host   string
+	Port   int
+	Reason string
+	Times  int
+}
+
+const maxRefusals = 20
+
+// refusals are what a Worker did not reach, the latest first.
+func refusals(e Egress) (out []refusal) {
+	at := make(map[refusal]int)
+	for _, d := range slices.Backward(e.Decisions) {
+		if d.Allowed {
+			continue
+		}
+		key := refusal{Host: d.Host, Port: d.Port, Reason: d.Reason}
+		i, seen := at[key]
+		if !seen {
+			if len(out) == maxRefusals {
+				continue
+			}
+			i, at[key] = len(out), len(out)
+			out = append(out, key)
+		}
+		out[i].Times++
+	}
+	return out
 }

@@ -45,6 +45,7 @@ var operations = map[string]operation{
 	"spawnWorker":    {summary: "Launch a Worker in an Execution Workspace that there is", in: SpawnRequest{}, out: Worker{}, status: 201},
 	"getWorker":      {summary: "The safe summary, with its Execution Workspace's", out: Worker{}},
 	"getLogs":        {summary: "A part of a log; server-sent events of its lines for Accept: text/event-stream", media: "application/octet-stream", stream: "lines"},
+	"getEgress":      {summary: "What its allowlist let through and refused", out: Egress{}},
 	"getUsage":       {summary: "Resource use over time, as far as somebody looked", out: Usage{}},
 	"stopWorker":     {summary: "Send TERM, then KILL", in: StopRequest{}, out: Worker{}},
 	"listAudit":      {summary: "Who did what; before pages", out: list[Act]{}},

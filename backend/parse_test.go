@@ -186,9 +186,9 @@ func FuzzBodies(f *testing.F) {
 func FuzzForms(f *testing.F) {
 	f.Add("command=sh+-c+%27a+b%27&env=A%3Db", `sh -c 'a b'`)
 	f.Fuzz(func(t *testing.T, form, command string) {
-		if v, err := url.ParseQuery(form); err == nil && checkForm(v, []string{"command", "env"}) == nil {
+		if v, err := url.ParseQuery(form); err == nil && checkForm(v, []string{"command", "env", "rule*"}) == nil {
 			for name, values := range v {
-				if len(values) != 1 || (name != "command" && name != "env" && name != "csrf") {
+				if len(values) != 1 && name != "rule" || !slices.Contains([]string{"command", "env", "rule", "csrf"}, name) {
 					t.Fatalf("%q is taken", form)
 				}
 			}

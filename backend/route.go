@@ -63,6 +63,7 @@ func apiRoutes() []route {
 		{method: "GET", path: wks + "/{id}", operation: "getWorker", role: viewer, handle: (*call).getWorker},
 		{method: "GET", path: wks + "/{id}/logs", operation: "getLogs", role: viewer, query: []string{"stream", "offset", "limit", "follow", "tail"}, handle: (*call).getLogs},
 		{method: "GET", path: wks + "/{id}/usage", operation: "getUsage", role: viewer, handle: (*call).getUsage},
+		{method: "GET", path: wks + "/{id}/egress", operation: "getEgress", role: viewer, handle: (*call).getEgress},
 		{method: "POST", path: wks + "/{id}/stop", operation: "stopWorker", role: operator, keyed: true, handle: (*call).stopWorker},
 
 		{method: "GET", path: base + "/audit", operation: "listAudit", role: admin, query: []string{"before", "limit"}, handle: (*call).listAudit},

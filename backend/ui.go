@@ -152,7 +152,8 @@ func (c *call) asset() error {
 	return nil
 }
 
-// form reads a form with known fields only, each once.
+// form reads a form with known fields only, each once; one that is named with a "*"
+// here may be given more often, as check boxes are.
 func (c *call) form(fields ...string) (url.Values, error) {
 	if !isForm(c.r) {
 		return nil, refuse(policy.CodeBadRequest, "the body is not a form")
@@ -169,13 +170,14 @@ func (c *call) form(fields ...string) (url.Values, error) {
 
 func checkForm(v url.Values, fields []string) error {
 	for name, values := range v {
-		if name != "csrf" && !slices.Contains(fields, name) {
+		many := slices.Contains(fields, name+"*")
+		if name != "csrf" && !many && !slices.Contains(fields, name) {
 			return refuse(policy.CodeBadRequest, "there is no field %q", policy.Printable(limitText(name, 64)))
 		}
-		if len(values) > 1 {
+		if len(values) > 1 && !many {
 			return refuse(policy.CodeBadRequest, "the field %q is given twice", policy.Printable(limitText(name, 64)))
 		}
-		if strings.ContainsRune(values[0], 0) {
+		if slices.ContainsFunc(values, func(s string) bool { return strings.ContainsRune(s, 0) }) {
 			return refuse(policy.CodeBadRequest, "the field %q holds a NUL", policy.Printable(limitText(name, 64)))
 		}
 	}
@@ -314,13 +316,16 @@ func (c *call) newPage() error {
 }
 
 func (c *call) newForm() error {
-	f, err := c.form("repository_id", "selector", "strategy", "dirty_state_policy", "cleanup_policy", "network", "scope", "branch")
+	f, err := c.form("repository_id", "selector", "strategy", "dirty_state_policy", "cleanup_policy", "network", "network_rules*", "scope", "branch")
 	if err != nil {
 		return err
 	}
 	req := CreateRequest{
 		RepositoryID: f.Get("repository_id"), Selector: strings.TrimSpace(f.Get("selector")), Strategy: f.Get("strategy"), DirtyState: f.Get("dirty_state_policy"),
 		Cleanup: f.Get("cleanup_policy"), Network: f.Get("network"), Scope: strings.Fields(f.Get("scope")), Branch: strings.TrimSpace(f.Get("branch")),
+	}
+	if req.Network == string(policy.NetworkAllowlist) {
+		req.NetworkRules = f["network_rules"] // of another mode they are boxes that nobody sees any more
 	}
 	r, err := c.create(req)
 	if err != nil {
@@ -503,12 +508,12 @@ func (c *call) cleanupForm() error {
 type launchData struct {
 	Workspaces []ExecutionWorkspace
 	Form       launchFields
-	Network    string
+	Evidence   *Evidence // of the chosen one
 	Dirs       *DirectoryList
 	Choices    *Choices
 }
 
-type launchFields struct{ Allocation, Cwd, Command, Env, WallClock, Memory, CPUPercent string }
+type launchFields struct{ Allocation, Cwd, Command, Env, WallClock, Memory, CPUPercent, Tasks string }
 
 func (c *call) launchData(f launchFields) (d launchData, err error) {
 	d.Form, d.Choices = f, c.choices()
@@ -523,7 +528,7 @@ func (c *call) launchData(f launchFields) (d launchData, err error) {
 		d.Form.Allocation = d.Workspaces[0].ID
 	}
 	if ev, err := c.evidence(d.Form.Allocation); err == nil {
-		d.Network = ev.Network
+		d.Evidence = &ev
 	}
 	// Help for the field, which also works without.
 	if list, err := c.directories(d.Form.Allocation, ""); err == nil {
@@ -541,11 +546,15 @@ func (c *call) launchPage() error {
 }
 
 func (c *call) launchForm() error {
-	f, err := c.form("allocation_id", "relative_cwd", "command", "env", "wall_clock", "memory", "cpu_percent")
+	f, err := c.form("allocation_id", "relative_cwd", "command", "env", "wall_clock", "memory", "cpu_percent", "tasks")
 	if err != nil {
 		return err
 	}
-	fields := launchFields{f.Get("allocation_id"), strings.TrimSpace(f.Get("relative_cwd")), f.Get("command"), f.Get("env"), strings.TrimSpace(f.Get("wall_clock")), strings.TrimSpace(f.Get("memory")), strings.TrimSpace(f.Get("cpu_percent"))}
+	trimmed := func(name string) string { return strings.TrimSpace(f.Get(name)) }
+	fields := launchFields{
+		Allocation: f.Get("allocation_id"), Cwd: trimmed("relative_cwd"), Command: f.Get("command"), Env: f.Get("env"),
+		WallClock: trimmed("wall_clock"), Memory: trimmed("memory"), CPUPercent: trimmed("cpu_percent"), Tasks: trimmed("tasks"),
+	}
 	w, err := c.launch(fields)
 	if err != nil {
 		d, derr := c.launchData(fields)
@@ -561,9 +570,15 @@ func (c *call) launchForm() error {
 func (c *call) launch(f launchFields) (Worker, error) {
 	req := SpawnRequest{AllocationID: f.Allocation, RelativeCwd: f.Cwd, Limits: LimitsRequest{WallClock: f.WallClock, Memory: f.Memory}}
 	var err error
-	if f.CPUPercent != "" {
-		if req.Limits.CPUPercent, err = strconv.ParseUint(f.CPUPercent, 10, 32); err != nil {
-			return Worker{}, refuse(policy.CodeLimitsInvalid, "the CPU limit is no number").With("limit", "cpu_percent")
+	for _, l := range []struct {
+		name, text string
+		to         *uint64
+	}{{"cpu_percent", f.CPUPercent, &req.Limits.CPUPercent}, {"tasks", f.Tasks, &req.Limits.Tasks}} {
+		if l.text == "" {
+			continue
+		}
+		if *l.to, err = strconv.ParseUint(l.text, 10, 32); err != nil {
+			return Worker{}, refuse(policy.CodeLimitsInvalid, "%s is no number", l.name).With("limit", l.name)
 		}
 	}
 	if req.Command, err = splitCommand(f.Command); err != nil {
@@ -605,6 +620,7 @@ type workerData struct {
 	Log    [][]Span
 	From   int64 // where the shown part of the log begins
 	Usage  Usage
+	Egress Egress
 	Note   *Problem
 }
 
@@ -630,6 +646,10 @@ func (c *call) workerPage() error {
 		d.Note = &p
 	}
 	d.From, d.Log = from, t.Take()
+	if d.Egress, err = c.egress(w.ID); err != nil && d.Note == nil {
+		p := c.b.problemOf(err)
+		d.Note = &p
+	}
 	p := c.page("Worker", "workers", d)
 	if w.Live() {
 		p.Refresh = 5

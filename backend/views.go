@@ -134,12 +134,45 @@ type Evidence struct {
 	SeccompDigest string                   `json:"seccomp_digest"`
 	Seccomp       string                   `json:"seccomp_profile"`
 	Network       string                   `json:"network"`
+	NetworkRules  []string                 `json:"network_rules,omitempty"`
 	Root          string                   `json:"root"`
 	Files         int64                    `json:"files"`
 	Bytes         int64                    `json:"bytes"`
 	CreatedAt     time.Time                `json:"created_at"`
 	Timings       map[string]time.Duration `json:"timings_ns"`
 	Notices       []Notice                 `json:"notices,omitempty"`
+}
+
+// Egress is what a Worker's allowlist let through and refused.
+type Egress struct {
+	WorkerID string       `json:"worker_id"`
+	Network  string       `json:"network"` // the mode; the rest is of an allowlist
+	Allowed  uint64       `json:"allowed"` // connections, and requests of plain HTTP
+	Refused  uint64       `json:"refused"`
+	BytesOut uint64       `json:"bytes_out"`
+	BytesIn  uint64       `json:"bytes_in"`
+	Rules    []EgressRule `json:"rules"`
+	// Decisions are the last ones. Hosts are what the Worker asked for: untrusted text.
+	Decisions []EgressDecision `json:"decisions"`
+}
+
+// EgressRule is what one rule was used for.
+type EgressRule struct {
+	Rule     string `json:"rule"`
+	Allowed  uint64 `json:"allowed"`
+	BytesOut uint64 `json:"bytes_out"`
+	BytesIn  uint64 `json:"bytes_in"`
+}
+
+// EgressDecision is about one connection or request. Which address a name led to is the
+// Runtime's affair.
+type EgressDecision struct {
+	At      time.Time `json:"at"`
+	Host    string    `json:"host,omitempty"`
+	Port    int       `json:"port,omitempty"`
+	Allowed bool      `json:"allowed"`
+	Rule    string    `json:"rule,omitempty"`
+	Reason  string    `json:"reason,omitempty"` // of docs/network.md
 }
 
 // Change is what came along uncommitted.
@@ -221,11 +254,33 @@ func (b *Backend) evidenceOf(ws string, v runtime.Evidence) Evidence {
 	e := Evidence{
 		AllocationID: string(v.AllocationID), Points: b.pointsOf(ws, v.Points), Strategy: string(v.Strategy), Reason: b.scrub(v.StrategyReason),
 		DirtyState: string(v.DirtyState), SandboxDigest: v.SandboxDigest, SeccompDigest: v.SeccompDigest,
-		Seccomp: string(s.Seccomp), Network: string(s.Network.Mode), Root: string(s.Root),
+		Seccomp: string(s.Seccomp), Network: string(s.Network.Mode), NetworkRules: s.Network.Rules, Root: string(s.Root),
 		Files: v.Files, Bytes: v.Bytes, CreatedAt: v.CreatedAt, Timings: v.Timings, Notices: b.scrubbed(v.Diagnostics),
 	}
 	for _, c := range v.Changes {
 		e.Changes = append(e.Changes, Change{RepositoryID: b.names.configured(ws, c.RepositoryID), Kind: string(c.Kind), Digest: c.Digest, Files: c.Files, Bytes: c.Bytes})
+	}
+	return e
+}
+
+func (b *Backend) egressOf(v runtime.EgressReport) Egress {
+	mode := v.Policy.Mode
+	if mode == "" {
+		mode = policy.NetworkNone
+	}
+	e := Egress{
+		WorkerID: string(v.WorkerID), Network: string(mode), Allowed: v.Usage.Allowed, Refused: v.Usage.Refused,
+		BytesOut: v.Usage.BytesOut, BytesIn: v.Usage.BytesIn, Rules: []EgressRule{}, Decisions: []EgressDecision{},
+	}
+	for _, r := range v.Usage.Rules {
+		e.Rules = append(e.Rules, EgressRule{r.Rule, r.Allowed, r.BytesOut, r.BytesIn})
+	}
+	for _, d := range v.Decisions {
+		if !d.Closed { // about a connection that was told of when it began
+			e.Decisions = append(e.Decisions, EgressDecision{
+				At: d.Time, Host: policy.Printable(limitText(b.scrub(d.Host), 300)), Port: int(d.Port), Allowed: d.Allowed, Rule: d.Rule, Reason: string(d.Reason),
+			})
+		}
 	}
 	return e
 }

@@ -207,6 +207,19 @@ func (c *call) workers(f workspaceFilter, allocation string) (WorkerList, error)
 	return out, nil
 }
 
+// shownDecisions is how many of the last decisions about a Worker's connections are told.
+const shownDecisions = 200
+
+// egress tells what a Worker's allowlist let through and refused, so far.
+func (c *call) egress(id string) (Egress, error) {
+	w, err := c.worker(id)
+	if err != nil {
+		return Egress{}, err
+	}
+	got, err := c.rt().WorkerEgress(c.ctx, policy.WorkerID(w.ID), runtime.EgressRequest{Limit: shownDecisions})
+	return c.b.egressOf(got), err
+}
+
 // StopRequest gives the time between TERM and KILL; "" is ten seconds.
 type StopRequest struct {
 	Grace string `json:"grace,omitempty"` // "30s"

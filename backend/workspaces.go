@@ -215,8 +215,9 @@ type CreateRequest struct {
 	DirtyState   string   `json:"dirty_state_policy,omitempty"`
 	Cleanup      string   `json:"cleanup_policy,omitempty"` // "keep_for:2h"
 	Network      string   `json:"network,omitempty"`
-	Scope        []string `json:"scope,omitempty"`  // directories; none is everything
-	Branch       string   `json:"branch,omitempty"` // makes HEAD a branch of that name
+	NetworkRules []string `json:"network_rules,omitempty"` // of the workspace's, for allowlist
+	Scope        []string `json:"scope,omitempty"`         // directories; none is everything
+	Branch       string   `json:"branch,omitempty"`        // makes HEAD a branch of that name
 }
 
 // resolve checks a request against the configuration and makes it a Runtime's. The
@@ -255,6 +256,10 @@ func (c *call) resolve(req CreateRequest) (out runtime.CreateWorkspaceRequest, e
 	if err != nil {
 		return out, err
 	}
+	rules, err := c.ws.allowlist(policy.NetworkMode(network), req.NetworkRules)
+	if err != nil {
+		return out, err
+	}
 	if req.Selector == "" && repo.DefaultBranch != "" {
 		req.Selector = "branch:" + repo.DefaultBranch
 	}
@@ -280,9 +285,27 @@ func (c *call) resolve(req CreateRequest) (out runtime.CreateWorkspaceRequest, e
 		WorkspaceID:  policy.WorkspaceID(c.wsID),
 		Repositories: []runtime.RepositoryRequest{{RepositoryID: policy.RepositoryID(req.RepositoryID), Selector: sel, Scope: scope, Branch: req.Branch}},
 		Strategy:     policy.StrategyName(strategy), DirtyState: policy.DirtyStatePolicy(dirty), Cleanup: cp,
-		Sandbox: policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(network)}},
+		Sandbox: policy.SandboxPolicy{Network: policy.NetworkPolicy{Mode: policy.NetworkMode(network), Rules: rules}},
 	}
 	return out, nil
+}
+
+// allowlist checks the destinations that a request names. An allowlist of none is a
+// mistake: it would be the mode none under another name.
+func (w WorkspaceConfig) allowlist(mode policy.NetworkMode, asked []string) ([]string, error) {
+	switch {
+	case mode != policy.NetworkAllowlist && len(asked) > 0:
+		return nil, refuse(policy.CodePolicyInvalid, "network rules go with the network mode allowlist, and it is %s", mode)
+	case mode == policy.NetworkAllowlist && len(asked) == 0:
+		return nil, refuse(CodeNetworkRulesRequired, "an allowlist names what it lets through")
+	}
+	rules := normalRules(asked)
+	for _, r := range rules {
+		if !slices.Contains(w.NetworkRules, r) {
+			return nil, refuse(CodeNetworkRuleNotAllowed, "the network rule %q is not one of this workspace's", policy.Printable(limitText(r, 300)))
+		}
+	}
+	return rules, nil
 }
 
 // room refuses more than the workspace may have.

@@ -16,6 +16,15 @@ function rough(s) {
         return `${days} days`;
     return days < 730 ? `${Math.floor(days / 30)} months` : `${Math.floor(days / 365)} years`;
 }
+const networks = {
+    none: "none",
+    allowlist: "only chosen destinations",
+    host: "everything that the host reaches",
+};
+export function network(mode, rules) {
+    const text = networks[mode] ?? mode;
+    return rules.length === 0 ? text : `${text} (${rules.join(", ")})`;
+}
 export function bytes(n) {
     if (n < 1024)
         return `${n} B`;

@@ -1,6 +1,6 @@
 import { api, getJSON, listen } from "./api.js";
 import { points } from "./chart.js";
-import { ago, bytes } from "./format.js";
+import { ago, bytes, network } from "./format.js";
 import { LogBuffer, safeClass } from "./log.js";
 import { join, parent } from "./tree.js";
 function one(selector, within = document) {
@@ -14,10 +14,16 @@ function times() {
             t.textContent = text;
     }
 }
+function stale(yes) {
+    const note = one("[data-stale]");
+    if (note)
+        note.hidden = !yes;
+}
 async function refresh() {
     const r = await fetch(location.href, { headers: { Accept: "text/html" } });
     if (!r.ok)
-        return;
+        throw new Error(String(r.status));
+    stale(false);
     if (r.redirected) {
         location.assign(r.url);
         return;
@@ -44,7 +50,7 @@ function live() {
         waiting = true;
         setTimeout(async () => {
             if (!document.hidden)
-                await refresh().catch(() => undefined);
+                await refresh().catch(() => stale(true));
             waiting = false;
         }, ms);
     };
@@ -88,12 +94,15 @@ function creation() {
     if (box === null)
         return;
     const bar = one("progress", box);
+    const percent = one("[data-percent]", box);
     const list = one("ol", box);
     listen(api(`creations/${box.dataset.creation}/events`), {
         progress: (data) => {
             const c = JSON.parse(data);
             if (bar)
                 bar.value = c.percent;
+            if (percent)
+                percent.textContent = `${c.percent} %`;
             list?.replaceChildren(...c.steps.map((s) => {
                 const li = document.createElement("li");
                 li.textContent = steps[s.name] ?? s.name;
@@ -145,6 +154,7 @@ function tree() {
         return;
     input.removeAttribute("list");
     const show = async (path) => {
+        box.setAttribute("aria-busy", "true");
         const url = api(`execution-workspaces/${select.value}/directories?path=${encodeURIComponent(path)}`);
         const got = await getJSON(url).catch(() => null);
         if (got === null) {
@@ -172,11 +182,23 @@ function tree() {
         for (const n of got.names)
             rows.push(go(`${n}/`, join(path, n)));
         box.replaceChildren(...rows);
+        box.removeAttribute("aria-busy");
         box.hidden = rows.length === 1;
     };
+    const text = one("[data-network]");
     select.addEventListener("change", () => {
         input.value = "";
         void show("");
+        if (text === null)
+            return;
+        text.textContent = "…";
+        getJSON(api(`execution-workspaces/${select.value}/evidence`))
+            .then((e) => {
+            text.textContent = network(e.network, e.network_rules ?? []);
+        })
+            .catch(() => {
+            text.textContent = "as the workspace has it";
+        });
     });
     void show(input.value);
 }

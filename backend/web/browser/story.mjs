@@ -44,8 +44,11 @@ page.on("console", (m) => {
 	if (m.type() === "error" && !/Failed to load resource/.test(m.text())) problems.push(`console: ${m.text()}`);
 });
 page.on("pageerror", (e) => problems.push(`error: ${e}`));
+const launched = [];
 page.on("request", (r) => {
 	if (!r.url().startsWith(url)) problems.push(`a request leaves: ${r.url()}`);
+	if (r.method() === "POST" && r.url() === `${url}/w/demo/launch`)
+		launched.push(new URLSearchParams(r.postData() ?? ""));
 });
 
 // look holds a page to what every page keeps: no violation that axe-core knows of, in
@@ -115,11 +118,21 @@ async function story() {
 	await selector.pressSequentially("topi");
 	await page.locator('#refs option[value="branch:topic"]').waitFor({ state: "attached" });
 	await selector.fill("branch:main");
+	await page.getByText(/^auto takes here \w+: ./).waitFor();
+
+	// A network of chosen destinations: nothing is chosen until somebody does.
+	const rule = page.getByLabel("*.modules.example:443");
+	assert.equal(await rule.isVisible(), false);
+	await page.getByLabel("only chosen destinations").check();
+	await page.getByRole("button", { name: "Create" }).click();
+	await refused("network_rules_required");
+	await rule.check();
 	await look("new");
 	await page.getByRole("button", { name: "Create" }).click();
 	await page.waitForURL(/\/execution-workspaces\/ws-/);
 	const at = page.url();
 	await page.getByText("Nothing was committed or changed.").waitFor();
+	await page.getByText("only chosen destinations").waitFor();
 	await page.locator(".timeline").getByText("Execution Workspace created").waitFor();
 	await look("detail");
 
@@ -136,7 +149,7 @@ async function story() {
 	await page
 		.getByLabel("Command")
 		.fill(
-			`sh -c 'pwd; printf "\\033[1;32mgreen\\033[0m <b>not bold</b>\\n"; echo "int more(void) { return 2; }" >>util.c; printf "\\000\\001binary" >blob; git add -A; git -c user.name=w -c user.email=w@example.com commit -qm "more"; rm main.c; n=0; while [ ! -e stop ] && [ $n -lt 600 ]; do echo tick $n; n=$((n+1)); sleep 0.2; done'`,
+			`sh -c 'pwd; printf "\\033[1;32mgreen\\033[0m <b>not bold</b>\\n"; echo "int more(void) { return 2; }" >>util.c; printf "\\000\\001binary" >blob; git add -A; git -c user.name=w -c user.email=w@example.com commit -qm "more"; rm main.c; curl -sS --noproxy , -x http://127.0.0.1:61080 -o /dev/null http://other.test/; n=0; while [ ! -e stop ] && [ $n -lt 600 ]; do echo tick $n; n=$((n+1)); sleep 0.2; done'`,
 		);
 	await look("launch");
 	await page.getByRole("button", { name: "Launch", exact: true }).click();
@@ -149,12 +162,27 @@ async function story() {
 	await log.getByText("<b>not bold</b>").waitFor();
 	assert.equal(await log.locator("b").count(), 0);
 	await log.getByText("tick 9", { exact: true }).waitFor();
+	await page.locator(".refusals li", { hasText: "other.test:80 not an allowed destination" }).waitFor();
 	await page.locator('[data-line="memory"][points*=" "]').waitFor({ state: "attached" });
 	await page.getByLabel("Search the output").fill("tick 3");
 	await page.getByText(/^\d+ lines?$/).waitFor();
 	await page.keyboard.press("Enter");
 	await log.locator(".hit.now").waitFor();
 	await look("worker");
+
+	// A server that does not answer is told of, and what is typed meanwhile stays.
+	await page.route(page.url(), (r) => r.abort());
+	const stale = page.getByText("Not live: the server does not answer");
+	await stale.waitFor();
+	await page.unroute(page.url());
+	await stale.waitFor({ state: "hidden" });
+	assert.equal(await page.getByLabel("Search the output").inputValue(), "tick 3");
+
+	// What was sent names an id and a path inside, and no path of the host's.
+	const sent = launched.at(-1);
+	assert.match(sent.get("allocation_id"), /^ws-[0-9a-z]{16}$/);
+	assert.equal(sent.get("relative_cwd"), "src");
+	for (const [name, value] of sent) if (name !== "command") assert.doesNotMatch(value, /\//, `${name} holds a path`);
 
 	// What is in use is refused, readably.
 	const worker = page.url();

@@ -15,6 +15,17 @@ function rough(s: number): string {
 	return days < 730 ? `${Math.floor(days / 30)} months` : `${Math.floor(days / 365)} years`;
 }
 
+const networks: Record<string, string> = {
+	none: "none",
+	allowlist: "only chosen destinations",
+	host: "everything that the host reaches",
+};
+
+export function network(mode: string, rules: readonly string[]): string {
+	const text = networks[mode] ?? mode;
+	return rules.length === 0 ? text : `${text} (${rules.join(", ")})`;
+}
+
 export function bytes(n: number): string {
 	if (n < 1024) return `${n} B`;
 	const units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

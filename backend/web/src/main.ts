@@ -1,6 +1,6 @@
 import { api, getJSON, listen } from "./api.js";
 import { points, type Sample } from "./chart.js";
-import { ago, bytes } from "./format.js";
+import { ago, bytes, network } from "./format.js";
 import { LogBuffer, type LogLines, type Span, safeClass } from "./log.js";
 import { join, parent } from "./tree.js";
 
@@ -16,10 +16,17 @@ function times(): void {
 	}
 }
 
+// stale says that what is shown may be old.
+function stale(yes: boolean): void {
+	const note = one<HTMLElement>("[data-stale]");
+	if (note) note.hidden = !yes;
+}
+
 // refresh loads the page again and takes its live parts over.
 async function refresh(): Promise<void> {
 	const r = await fetch(location.href, { headers: { Accept: "text/html" } });
-	if (!r.ok) return;
+	if (!r.ok) throw new Error(String(r.status));
+	stale(false);
 	if (r.redirected) {
 		location.assign(r.url);
 		return;
@@ -42,7 +49,7 @@ function live(): void {
 		if (waiting) return;
 		waiting = true;
 		setTimeout(async () => {
-			if (!document.hidden) await refresh().catch(() => undefined);
+			if (!document.hidden) await refresh().catch(() => stale(true));
 			waiting = false;
 		}, ms);
 	};
@@ -90,11 +97,13 @@ function creation(): void {
 	const box = one<HTMLElement>("[data-creation]");
 	if (box === null) return;
 	const bar = one<HTMLProgressElement>("progress", box);
+	const percent = one<HTMLElement>("[data-percent]", box);
 	const list = one<HTMLOListElement>("ol", box);
 	listen(api(`creations/${box.dataset.creation}/events`), {
 		progress: (data) => {
 			const c = JSON.parse(data) as Creation;
 			if (bar) bar.value = c.percent;
+			if (percent) percent.textContent = `${c.percent} %`;
 			list?.replaceChildren(
 				...c.steps.map((s) => {
 					const li = document.createElement("li");
@@ -150,6 +159,7 @@ function tree(): void {
 	if (input === null || box === null || select === null) return;
 	input.removeAttribute("list"); // the tree is better
 	const show = async (path: string): Promise<void> => {
+		box.setAttribute("aria-busy", "true");
 		const url = api(`execution-workspaces/${select.value}/directories?path=${encodeURIComponent(path)}`);
 		const got = await getJSON<{ names: string[] }>(url).catch(() => null);
 		if (got === null) {
@@ -174,11 +184,22 @@ function tree(): void {
 		if (path !== "") rows.push(go("..", parent(path)));
 		for (const n of got.names) rows.push(go(`${n}/`, join(path, n)));
 		box.replaceChildren(...rows);
+		box.removeAttribute("aria-busy");
 		box.hidden = rows.length === 1;
 	};
+	const text = one<HTMLElement>("[data-network]");
 	select.addEventListener("change", () => {
 		input.value = "";
 		void show("");
+		if (text === null) return;
+		text.textContent = "…";
+		getJSON<{ network: string; network_rules?: string[] }>(api(`execution-workspaces/${select.value}/evidence`))
+			.then((e) => {
+				text.textContent = network(e.network, e.network_rules ?? []);
+			})
+			.catch(() => {
+				text.textContent = "as the workspace has it";
+			});
 	});
 	void show(input.value);
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { points } from "../src/chart.js";
-import { ago, bytes } from "../src/format.js";
+import { ago, bytes, network } from "../src/format.js";
 import { LogBuffer, safeClass } from "../src/log.js";
 import { join, parent } from "../src/tree.js";
 
@@ -32,6 +32,16 @@ test("sizes are told as the server tells them", () => {
 		[5 * 2 ** 30, "5.0 GiB"],
 	] as const)
 		assert.equal(bytes(n), want);
+});
+
+test("networks are told as the server tells them", () => {
+	for (const [mode, rules, want] of [
+		["none", [], "none"],
+		["allowlist", ["a.example:443", "*.b.example:80"], "only chosen destinations (a.example:443, *.b.example:80)"],
+		["host", [], "everything that the host reaches"],
+		["made up later", [], "made up later"],
+	] as const)
+		assert.equal(network(mode, rules), want);
 });
 
 test("a chart's line fits its box", () => {
@@ -65,10 +75,71 @@ test("a log's last line is told again, and old ones go", () => {
 	assert.deepEqual(b.find(""), []);
 });
 
+test("a log that begins anew, skips lines or tells none stays in order", () => {
+	const line = (t: string) => [{ t }];
+	for (const [parts, want] of [
+		[[[0, ["a", "b"]]], "ab"],
+		[
+			[
+				[0, ["a"]],
+				[0, ["b"]],
+			],
+			"b",
+		],
+		[
+			[
+				[0, ["a", "b", "c"]],
+				[1, ["B"]],
+			],
+			"aB",
+		],
+		[
+			[
+				[0, ["a"]],
+				[9, ["z"]],
+			],
+			"az",
+		],
+		[
+			[
+				[0, ["a"]],
+				[1, []],
+			],
+			"a",
+		],
+		[[[0, ["a", "b", "c", "d", "e"]]], "cde"],
+	] as [[number, string[]][], string][]) {
+		const b = new LogBuffer(3);
+		for (const [first, lines] of parts) b.apply({ first, lines: lines.map(line) });
+		assert.equal(b.lines.map((l) => l[0]?.t).join(""), want);
+	}
+});
+
+test("what is searched for may be spread over colours", () => {
+	const b = new LogBuffer(10);
+	b.apply({
+		first: 0,
+		lines: [[{ t: "err", c: "f1" }, { t: "or: x" }], [{ t: "fine" }], [], [{ t: "ERROR" }], [{ t: "a.b" }]],
+	});
+	for (const [text, want] of [
+		["error", [0, 3]],
+		["r: ", [0]],
+		[".", [4]],
+		["nowhere", []],
+	] as [string, number[]][])
+		assert.deepEqual(b.find(text), want);
+});
+
 test("only the style sheet's colours are classes", () => {
-	assert.equal(safeClass("b f1 g15"), "b f1 g15");
-	assert.equal(safeClass("f16 problem constructor b"), "b");
-	assert.equal(safeClass(undefined), "");
+	for (const [c, want] of [
+		["b f1 g15", "b f1 g15"],
+		["f16 problem constructor b", "b"],
+		["f1f2 F1 f f-1 f01 g00", ""],
+		['f1"onclick=x d', "d"],
+		["\tf1\nf2", ""],
+		[undefined, ""],
+	] as const)
+		assert.equal(safeClass(c), want);
 });
 
 test("paths of a tree", () => {
