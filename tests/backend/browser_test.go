@@ -46,7 +46,9 @@ func web(t *testing.T) string {
 // scripts.
 func TestBrowser(t *testing.T) {
 	node, chromium, dir := needs(t, "node"), needs(t, "chromium"), web(t)
-	w := start(t, "")
+	w := startWith(t, `networks = ["none", "allowlist"]`+"\n"+`network_rules = ["*.modules.example:443", "modules.test:443"]`, func(d *rig.Daemons) {
+		d.HelperEnv = append(d.HelperEnv, "YOI_EGRESS="+rig.Program(t, "yoi-egress"))
+	})
 	const password = "correct horse battery"
 	w.b.Run(t, password+"\n", "user", "add", "ada", "--role", "demo=admin")
 	cmd := exec.CommandContext(t.Context(), node, "browser/story.mjs")

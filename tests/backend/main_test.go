@@ -40,11 +40,18 @@ type world struct {
 // configuration's demo workspace.
 func start(t *testing.T, extra string) *world {
 	t.Helper()
+	return startWith(t, extra, func(*rig.Daemons) {})
+}
+
+// startWith prepares the daemons before they start.
+func startWith(t *testing.T, extra string, prepare func(*rig.Daemons)) *world {
+	t.Helper()
 	testenv.Root(t)
 	p := rig.NewPlace(t, "disk", backendUser)
 	machine := rig.Before(t)
 	d := rig.NewDaemons(t, p, 0)
 	d.RuntimedEnv, d.HelperEnv = []string{"CANARY=canary-environment"}, []string{"CANARY=canary-environment"}
+	prepare(d)
 	d.Start(t)
 	info, err := d.Client.Info(t.Context())
 	if err != nil {
@@ -80,6 +87,14 @@ source = "`+empty.Dir+`"
 source = "`+filepath.Join(p.Dir, "canary-missing")+`"
 [workspaces.demo.repositories.remote]
 source = "https://canary-user:canary-password@git.invalid/app.git"
+[workspaces.demo.repositories.far]
+source = "file://`+w.repo.Dir+`"
+
+[workspaces.wide]
+runtime = "local"
+allow_remote = true
+[workspaces.wide.repositories.far]
+source = "file://`+w.repo.Dir+`"
 
 [workspaces.other]
 runtime = "local"

@@ -133,7 +133,7 @@ func succeed(t *testing.T, c *client) []string {
 		get(ews + "/" + ws.ID + path)
 	}
 	get(ews+"/"+ws.ID+"/events?follow=false", events...)
-	for _, path := range []string{"", "/logs", "/logs?stream=stderr&tail=1000", "/usage"} {
+	for _, path := range []string{"", "/logs", "/logs?stream=stderr&tail=1000", "/usage", "/egress"} {
 		get(demo + "/workers/" + wk.ID + path)
 	}
 	get(ews + "?repository_id=app")

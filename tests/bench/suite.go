@@ -33,4 +33,5 @@ var suite = []section{
 	{22, "the same sustained, 8 at once", sustained},
 	{23, "git status and go build inside, against outside", insideAndOutside},
 	{24, "bytes and connections through the allowlist proxy, against none", throughTheProxy},
+	{25, "200 clients of yoi-backend that list and 20 that create", manyClients},
 }
