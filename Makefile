@@ -61,11 +61,12 @@ PREFIX ?= /usr
 .PHONY: install
 install: build man ## the programs, their manual, completions and systemd units, below DESTDIR
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/systemd/system lib/systemd/system-preset lib/systemd/catalog lib/sysusers.d lib/tmpfiles.d \
-		share/man/man1 share/man/man8 share/bash-completion/completions share/zsh/vendor-completions share/fish/vendor_completions.d share/doc/yoi-runtime/examples)
+		share/man/man1 share/man/man8 share/bash-completion/completions share/zsh/vendor-completions share/fish/vendor_completions.d share/yoi-runtime share/doc/yoi-runtime/examples)
 	install -m 755 $(addprefix bin/,yoi yoi-runtimed yoi-helper yoi-layers yoi-s3 yoi-egress yoi-backend) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer systemd/*.slice $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 systemd/yoi.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/60-yoi.preset
 	install -m 644 systemd/yoi.catalog $(DESTDIR)$(PREFIX)/lib/systemd/catalog/yoi.catalog
+	install -m 644 systemd/yoi-alerts.yaml systemd/yoi-dashboard.json $(DESTDIR)$(PREFIX)/share/yoi-runtime
 	install -m 644 systemd/yoi.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/yoi.conf
 	install -m 644 systemd/yoi.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/yoi.conf
 	install -m 644 dist/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"net/url"
 	"strconv"
@@ -43,6 +44,17 @@ func (c *Client) Info(ctx context.Context) (runtime.Info, error) {
 
 func (c *Client) Doctor(ctx context.Context) (runtime.DoctorReport, error) {
 	return get[runtime.DoctorReport](ctx, c, "/v1/doctor", nil)
+}
+
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	var b bytes.Buffer
+	resp, err := c.send(ctx, request{method: "GET", path: "/metrics", accept: "text/plain"})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	_, err = copyBody(ctx, resp, &b)
+	return b.Bytes(), err
 }
 
 func (c *Client) GC(ctx context.Context, req runtime.GCRequest) (runtime.GCReport, error) {

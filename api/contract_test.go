@@ -175,6 +175,7 @@ type example struct{ path, body string }
 var examples = map[string]example{
 	"getInfo":              {path: "/v1/info"},
 	"getDoctor":            {path: "/v1/doctor"},
+	"getMetrics":           {path: "/metrics"},
 	"collectGarbage":       {"/v1/gc", `{"dry_run":true,"keep_cache_bytes":1}`},
 	"getOpenAPI":           {path: "/v1/openapi.json"},
 	"listRepositories":     {path: "/v1/repositories"},

@@ -22,6 +22,17 @@ func (c *call) getDoctor() error {
 	return c.reply(http.StatusOK, report)
 }
 
+// metricsType is the text format's, as Prometheus negotiates it.
+const metricsType = "text/plain; version=0.0.4; charset=utf-8"
+
+func (c *call) getMetrics() error {
+	text, err := c.svc.Metrics(c.ctx)
+	if err != nil {
+		return err
+	}
+	return c.send(http.StatusOK, metricsType, text)
+}
+
 func (c *call) collectGarbage() error {
 	var req runtime.GCRequest
 	if err := c.body(&req, true); err != nil {

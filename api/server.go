@@ -18,6 +18,8 @@ import (
 type Options struct {
 	Service runtime.Service
 	Log     *slog.Logger
+	// Failed is told the code of each request that was refused or failed. May be nil.
+	Failed func(policy.Code)
 	// AllowUIDs may call beside root and this process's own user.
 	AllowUIDs []uint32
 	// AllowGIDs are groups whose members may call.
@@ -107,6 +109,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := c.fail(err, instance)
+	if s.opt.Failed != nil {
+		s.opt.Failed(p.Code)
+	}
 	level := slog.LevelInfo
 	if p.Status >= 500 {
 		level = slog.LevelWarn

@@ -82,6 +82,15 @@ func (c *Cache) Evict(ctx context.Context, keepBytes int64, dryRun bool) (EvictR
 	return rep, nil
 }
 
+// Size counts the complete pristine trees, and the bytes of their files.
+func (c *Cache) Size(ctx context.Context) (trees int, bytes int64, err error) {
+	all, err := c.allTrees(ctx, true)
+	for _, t := range all {
+		bytes += t.bytes
+	}
+	return len(all), bytes, err
+}
+
 func (c *Cache) allTrees(ctx context.Context, dryRun bool) ([]cachedTree, error) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {

@@ -425,6 +425,13 @@ func (l *Ledger) Sync(ctx context.Context) error {
 	return l.commit("ledger.sync")
 }
 
+// Lag counts the records that are not durable yet.
+func (l *Ledger) Lag() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int(l.added - l.settled)
+}
+
 // Close flushes, ends the session in good order and frees the stream.
 func (l *Ledger) Close() error {
 	e, err := newEntry(RecordClose, l.opts.Clock(), Body{})

@@ -31,6 +31,12 @@ const (
 	KindImageReference Kind = "image_reference"
 )
 
+// Kinds lists them.
+func Kinds() []Kind {
+	return []Kind{KindDirectory, KindSubvolume, KindTemporaryFile, KindProcess, KindUIDRange, KindCacheReference, KindWorktreeAdmin,
+		KindPristineTree, KindNamespace, KindCgroup, KindMount, KindProject, KindImage, KindImageReference}
+}
+
 // Identity is what the kernel calls a resource: recovery compares it before it
 // removes anything, so that a name used again by somebody else is left alone.
 // Zero fields are not compared.

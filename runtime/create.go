@@ -61,6 +61,7 @@ type creationRepo struct {
 	point    policy.RepositoryPoint
 	tree     *gitcache.Pristine
 	patch    *storedPatch // nil without one
+	built    bool         // its pristine tree was there
 }
 
 // create takes a request to a recorded Execution Workspace: policy, points,
@@ -92,6 +93,7 @@ type step struct {
 
 // run does the steps, and records the result.
 func (c *creation) run(ctx context.Context, steps []step) (a registry.Allocation, err error) {
+	began := time.Now()
 	c.began, c.timings = c.r.now(), make(map[string]time.Duration)
 	defer c.closeTrees()
 	release, err := c.holdBundle()
@@ -113,6 +115,7 @@ func (c *creation) run(ctx context.Context, steps []step) (a registry.Allocation
 		}
 		c.timings[s.name] = time.Since(t)
 	}
+	c.r.count().Materialized(a.MaterializerKind, time.Since(began))
 	c.r.note(a.Diagnostics, allocationAttrs(a)...)
 	return a, nil
 }
@@ -224,7 +227,8 @@ func (c *creation) resolve(ctx context.Context) error {
 		repo.point = point
 		c.warnings = append(c.warnings, warnings...)
 		built, err := c.r.root.Exists(rootdir.Tree(point.RepositoryID, point.TreeKey()) + ".json")
-		warm = warm && err == nil && built
+		repo.built = err == nil && built
+		warm = warm && repo.built
 	}
 	if warm {
 		return nil
@@ -276,6 +280,7 @@ func (c *creation) pristine(ctx context.Context) error {
 			return err
 		}
 		repo.tree = tree
+		c.r.count().Tree(repo.built)
 		c.warnings = append(c.warnings, warnings...)
 		c.undo = append(c.undo,
 			func(ctx context.Context) error { return c.r.cache.Unpin(ctx, id, repo.point.CommitID, holder) },

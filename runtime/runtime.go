@@ -37,6 +37,8 @@ type Options struct {
 	// Output is given what Workers of a daemon write, line by line; it may block. Nil
 	// leaves it in their log files. See outputs.
 	Output func(context.Context, OutputLine) error
+	// Meter counts what a daemon does. May be nil.
+	Meter Meter
 	// Progress is told of git's slow work. May be nil.
 	Progress func(gitcache.Progress)
 	Log      *slog.Logger
@@ -71,6 +73,7 @@ type Runtime struct {
 	events     broadcast
 	outputs    *outputs // nil for none
 	timeline   timeline
+	meter      Meter         // nil for none
 	looks      chan struct{} // a place for each look under way
 	// callerSecrets are those of the caller of `yoi run`, for its one Worker.
 	callerSecrets map[policy.SecretHandle]CallerSecret
@@ -85,7 +88,7 @@ const embeddedSegment = 32 << 10
 // Open opens a Runtime root, making it if needed. Recovery is the caller's to
 // start: Recover, which a daemon does before it serves.
 func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
-	r := &Runtime{daemon: o.Daemon, log: o.Log, progress: o.Progress, now: o.Clock, direct: make(map[policy.WorkerID][]*os.File), looks: make(chan struct{}, maxLooks)}
+	r := &Runtime{daemon: o.Daemon, log: o.Log, meter: o.Meter, progress: o.Progress, now: o.Clock, direct: make(map[policy.WorkerID][]*os.File), looks: make(chan struct{}, maxLooks)}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}

@@ -16,6 +16,8 @@ import (
 type Service interface {
 	Info(ctx context.Context) (Info, error)
 	Doctor(ctx context.Context) (DoctorReport, error)
+	// Metrics is what a daemon counts, in the text format of Prometheus.
+	Metrics(ctx context.Context) ([]byte, error)
 	GC(ctx context.Context, req GCRequest) (GCReport, error)
 
 	AddRepository(ctx context.Context, req AddRepositoryRequest) (Repository, error)

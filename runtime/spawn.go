@@ -118,8 +118,12 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (w
 			return w, nil, err
 		}
 	}
+	began := time.Now()
 	if launched, err = r.helper.Launch(ctx, r.launchRequest(a, l), files); err != nil {
 		return r.launchFailed(ctx, l, w, err)
+	}
+	if !l.unrecorded {
+		r.count().Launched(a.MaterializerKind, time.Since(began))
 	}
 	w.Diagnostics = append(w.Diagnostics, launched.Warnings...)
 	r.note(launched.Warnings, workerAttrs(w)...)
@@ -184,6 +188,7 @@ func (r *Runtime) launchFailed(ctx context.Context, l launch, w registry.Worker,
 		return w, nil, err
 	}
 	d := policy.AsDiagnostic(err)
+	r.count().Ended(EndUnbegun)
 	r.workerEvent(policy.EventWorkerFailed, w, map[string]string{"diagnostic": string(d.Code)})
 	r.note([]policy.Diagnostic{*d}, workerAttrs(w)...)
 	_, uerr := r.registry.UpdateWorker(context.WithoutCancel(ctx), w.ID, func(v *registry.Worker) error {
@@ -261,6 +266,10 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 	r.outputs.finish(id)
 	w.ID = id // also where it could not be recorded
 	r.workerEvent(policy.EventWorkerEnded, w, howEnded(w))
+	r.count().Ended(endOf(out))
+	if network != nil {
+		r.count().Egress(network.Allowed, network.Refused)
+	}
 	if refused != nil {
 		r.note([]policy.Diagnostic{*refused}, workerAttrs(w)...)
 	}
@@ -397,6 +406,7 @@ func (r *Runtime) settle(ctx context.Context, w registry.Worker, o nsexec.Outcom
 		r.log.Error("outcome not recorded", "worker", w.ID, "error", err)
 		return
 	}
+	r.measureQuota(ctx, a)
 	if w.Outcome != nil && w.Outcome.ExitCode == 0 && !w.Outcome.Lost {
 		for _, d := range r.publish(ctx, a) {
 			r.log.Warn("caches not published", "allocation", a.ID, "error", &d)

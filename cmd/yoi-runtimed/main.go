@@ -20,6 +20,7 @@ import (
 
 	"yoi.dev/yoi-runtime/api"
 	"yoi.dev/yoi-runtime/internal/journal"
+	"yoi.dev/yoi-runtime/internal/metrics"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 )
@@ -112,6 +113,7 @@ func output(w *journal.Writer) func(context.Context, runtime.OutputLine) error {
 
 func run(ctx context.Context, f flags, journaled *journal.Log) (err error) {
 	log := journaled.Logger
+	meter := metrics.New(journaled.Lost)
 	uids, err := parseUIDs(f.allow)
 	if err != nil {
 		return err
@@ -125,7 +127,7 @@ func run(ctx context.Context, f flags, journaled *journal.Log) (err error) {
 			return err
 		}
 	}
-	r, err := runtime.Open(ctx, runtime.Options{Root: f.root, Daemon: true, HelperSocket: f.helper, Log: log, Output: output(journaled.Journal)})
+	r, err := runtime.Open(ctx, runtime.Options{Root: f.root, Daemon: true, HelperSocket: f.helper, Log: log, Output: output(journaled.Journal), Meter: meter})
 	if err != nil {
 		return err
 	}
@@ -143,7 +145,7 @@ func run(ctx context.Context, f flags, journaled *journal.Log) (err error) {
 	if err != nil {
 		return err
 	}
-	s := api.NewServer(api.Options{Service: r, Log: log, AllowUIDs: uids, AllowGIDs: gids})
+	s := api.NewServer(api.Options{Service: r, Log: log, Failed: meter.Failed, AllowUIDs: uids, AllowGIDs: gids})
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { failed <- s.Serve(l) }()

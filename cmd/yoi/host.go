@@ -233,6 +233,28 @@ func eventLine(e runtime.Event) string {
 	return line
 }
 
+func (a *app) metricsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "metrics", Short: "Print what the daemon counts, for Prometheus",
+		Long:    "Print the daemon's metrics in the text format of Prometheus; docs/metrics.md says what they are and how they get into a Prometheus server.",
+		Example: "  yoi --socket /run/yoi/runtimed.sock metrics",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				text, err := s.Metrics(cmd.Context())
+				if err != nil {
+					return err
+				}
+				if a.json {
+					return a.printJSON(string(text))
+				}
+				_, err = a.stdout.Write(text)
+				return err
+			})
+		},
+	}
+}
+
 func (a *app) infoCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "info", Short: "Identify the Runtime", Example: "  yoi info --json", Args: args(cobra.NoArgs),

@@ -59,6 +59,14 @@ func Open(o Options) (*Log, error) {
 		WithHint("Use %s.", Formats)
 }
 
+// Lost counts the entries that did not get into the journal.
+func (l *Log) Lost() int {
+	if l.Journal == nil {
+		return 0
+	}
+	return l.Journal.Lost()
+}
+
 // Close sends the last entries.
 func (l *Log) Close() error {
 	if l.Journal == nil {

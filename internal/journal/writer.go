@@ -39,7 +39,8 @@ type Writer struct {
 	turn   *sync.Cond
 	queue  []queued
 	bytes  int
-	lost   int
+	lost   int // since the last entry that said so
+	total  int
 	closed bool
 	done   chan struct{}
 
@@ -67,6 +68,7 @@ func (w *Writer) Put(e Entry) {
 	defer w.mu.Unlock()
 	if w.closed || w.bytes+len(q.data) > maxQueue {
 		w.lost++
+		w.total++
 		return
 	}
 	w.add(q)
@@ -95,6 +97,13 @@ func (w *Writer) add(q queued) {
 	w.queue = append(w.queue, q)
 	w.bytes += len(q.data)
 	w.turn.Signal()
+}
+
+// Lost counts the entries that the queue had no room for.
+func (w *Writer) Lost() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.total
 }
 
 // Close sends what is queued, as far as the journal takes it in a moment.

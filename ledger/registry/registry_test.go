@@ -402,3 +402,25 @@ func BenchmarkOpenPutClose(b *testing.B) {
 		must(b, r.Close())
 	}
 }
+
+// TestCounts: what is gone is not counted, and what there is none of is not there.
+func TestCounts(t *testing.T) {
+	ctx := context.Background()
+	r := openTest(t, filepath.Join(t.TempDir(), "runtime.db"))
+	for i := range 4 {
+		must(t, r.PutAllocation(ctx, allocation(i)))
+		must(t, r.PutWorker(ctx, Worker{ID: policy.WorkerID(fmt.Sprintf("wk-%d", i)), AllocationID: "ws-001", WorkspaceID: "default", Status: WorkerRunning}))
+	}
+	for _, s := range []AllocationStatus{AllocationCleanupPending, AllocationRemoved} {
+		_, err := r.SetAllocationStatus(ctx, "ws-000", s, AllocationActive, AllocationCleanupPending)
+		must(t, err)
+	}
+	_, err := r.SetAllocationStatus(ctx, "ws-001", AllocationStopped, AllocationActive)
+	must(t, err)
+	_, err = r.UpdateWorker(ctx, "wk-0", func(w *Worker) error { w.Status = WorkerExited; return nil })
+	must(t, err)
+	as, ws, err := r.Counts(ctx)
+	if err != nil || len(as) != 2 || as[AllocationActive] != 2 || as[AllocationStopped] != 1 || len(ws) != 1 || ws[WorkerRunning] != 3 {
+		t.Errorf("%v %v %v", as, ws, err)
+	}
+}

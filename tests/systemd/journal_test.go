@@ -146,6 +146,13 @@ func TestJournal(t *testing.T) {
 			t.Errorf("%s says of %s %v", unit, code, es)
 		}
 	}
+	metrics := yoi(h, "metrics").Want(0).Stdout
+	for _, line := range []string{`yoi_worker_ends_total{end="failure"} 1`, `yoi_worker_ends_total{end="not_started"} 1`, `yoi_workers{status="running"} 0`,
+		`yoi_request_failures_total{code="repository_unknown"} 1`, `yoi_ledger_leftovers 0`, `yoi_journal_entries_lost_total 0`, `yoi_cache_tree_requests_total{result="miss"} 1`, `yoi_cache_trees 1`} {
+		if !strings.Contains(metrics, "\n"+line+"\n") {
+			t.Errorf("the metrics lack %s in\n%s", line, metrics)
+		}
+	}
 	// -x explains: the texts of the catalog, with the entry's own fields in them.
 	out := h.OK("journalctl", "--no-pager", "-x", "YOI_WORKER_ID="+wk)
 	for _, s := range []string{"Subject: A Worker was started", "What to do: Nothing is to be done", "journalctl YOI_WORKER_ID=" + wk, "Defined-By: yoi-runtime"} {
