@@ -1,16 +1,21 @@
 package helper
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/egress"
 	"yoi.dev/yoi-runtime/internal/rootdir"
+	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
@@ -38,7 +43,33 @@ func (r LaunchRequest) reachesOut() bool { return r.HostNetwork || r.Egress != n
 const (
 	EgressLog      = "egress.log"
 	EgressCounters = "egress.counters"
+	// EgressLost is there if yoi-egress ended before its Worker: from then on that
+	// reached nothing.
+	EgressLost = "egress.lost"
 )
+
+// roleAttr marks the record of a process that is not a Worker's own sandbox but one
+// beside it, with a lock and an identity file named after the role.
+const (
+	roleAttr   = "role"
+	roleEgress = "egress"
+)
+
+func isProxy(r ledger.Resource) bool {
+	return r.Kind == ledger.KindProcess && r.Attrs[roleAttr] == roleEgress
+}
+
+// isWorker tells a Worker's own process record from its proxy's.
+func isWorker(r ledger.Resource) bool {
+	return r.Kind == ledger.KindProcess && r.Attrs[roleAttr] == ""
+}
+
+// proxyResource is what the ledger has of a launch's yoi-egress.
+func (a *attempt) proxyResource() ledger.Resource {
+	r := newResource(ledger.KindProcess, a.req.AllocationID, rootdir.Worker(a.req.WorkerID))
+	r.Attrs = map[string]string{"worker": string(a.req.WorkerID), roleAttr: roleEgress}
+	return r
+}
 
 // EgressFile is the path of one of them below the Runtime root.
 func EgressFile(id policy.WorkerID, name string) string {
@@ -72,7 +103,9 @@ func (a *attempt) listen(ctx context.Context, s *nsexec.Spec) error {
 // startEgress starts yoi-egress in a sandbox of its own: the last uid of the
 // Worker's range, which the Worker cannot become; its executable and what the
 // resolver reads as the only files; the host's network. Its PID 1 ends it with the
-// Worker's, so whatever becomes of us it goes when the Worker does.
+// Worker's, so whatever becomes of us it goes when the Worker does; and it holds a
+// lock of its own, by which recovery knows it. If it goes first, the Worker's sockets
+// go with it, and nobody opens others: there is no other way out.
 func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []*os.File, worker *os.File) error {
 	unavailable := func(err error) error {
 		return policy.Errorf(policy.CodeEgressUnavailable, opEgress, "yoi-egress could not be started").
@@ -85,6 +118,9 @@ func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []
 	files.Sockets, files.Values = sockets, a.files.Headers
 	spec, err := a.egressSpec(worker)
 	if err != nil {
+		return err
+	}
+	if spec.Parked, err = a.proxyParked(spec); err != nil {
 		return err
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -110,6 +146,65 @@ func (a *attempt) startEgress(ctx context.Context, cfg egress.Config, sockets []
 		return unavailable(err)
 	}
 	return nil
+}
+
+// proxyParked has the program's PID 1 hold its lock, and writes down which process it
+// is before the program runs: what attempt.parked does for the Worker's.
+func (a *attempt) proxyParked(s *nsexec.Spec) (func(int, *os.File) error, error) {
+	at := slices.IndexFunc(a.resources, isProxy)
+	r := a.resources[at] // intend put it there
+	lock, err := a.l.root.OpenFile(lockFile(r), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+	if err != nil {
+		return nil, diskError(opEgress, err)
+	}
+	a.keep(lock)
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, policy.Errorf(policy.CodeLaunchFailed, opEgress, "the proxy's lock cannot be taken").Because(err)
+	}
+	s.Hold = append([]*os.File{lock}, s.Hold...)
+	return func(pid int, _ *os.File) error {
+		ident := a.l.processIdentity(pid)
+		if err := a.l.writeIdentity(r, ident); err != nil {
+			return diskError(opEgress, err)
+		}
+		return a.l.ledger.Done(r.ID, ident)
+	}, nil
+}
+
+// watchProxy writes down that a live Worker's proxy has ended, so that whoever looks
+// at the Worker learns why it reaches nothing. It returns when the proxy is gone.
+func (l *Local) watchProxy(w *worker, ended func()) {
+	ended()
+	// The Worker's end comes before the proxy's unless that died by itself.
+	if hasEnded(w.pidfd) {
+		return
+	}
+	l.log.Warn("a worker's proxy has ended: the worker reaches nothing any more", "worker", w.id)
+	f, err := l.root.OpenFile(EgressFile(w.id, EgressLost), unix.O_WRONLY|unix.O_CREAT, 0o600)
+	if err != nil {
+		l.log.Warn("that a worker's proxy has ended is not recorded", "worker", w.id, "error", err)
+		return
+	}
+	f.Close()
+}
+
+// adoptProxy watches the proxy of a Worker that an earlier helper launched.
+func (l *Local) adoptProxy(w *worker) {
+	at := slices.IndexFunc(w.rs, isProxy)
+	if at < 0 {
+		return
+	}
+	w.proxyGone = make(chan struct{})
+	pidfd := l.openProcess(w.rs[at])
+	go func() {
+		defer close(w.proxyGone)
+		l.watchProxy(w, func() {
+			if pidfd != nil {
+				waitPidfd(pidfd)
+				pidfd.Close()
+			}
+		})
+	}()
 }
 
 // maxRoots bounds the certificate authorities of a request.
@@ -238,6 +333,54 @@ func (a *attempt) endEgress() {
 		<-a.egress.Done()
 		a.egress.Close()
 	}
+}
+
+// egressChecks say whether Workers can have an allowlist, and how their programs get
+// through it.
+func (l *Local) egressChecks() []Check {
+	proxy := Check{Name: "egress", State: "ok", Message: "allowlists: by HTTP and SOCKS proxy"}
+	open := Check{Name: "egress_transparent", State: "ok", Message: fmt.Sprintf("allowlists of up to %d rules under the names themselves, for programs that know of no proxy", egress.MaxSockets-3)}
+	because := func(why, fix string) []Check {
+		for _, c := range []*Check{&proxy, &open} {
+			c.State, c.Message, c.Fix = "degraded", "no network by an allowlist: "+why, fix
+		}
+		return []Check{proxy, open}
+	}
+	if err := runnable(l.egressProgram()); err != nil {
+		return because("yoi-egress: "+err.Error(), "install yoi-egress beside the other programs, or name it by YOI_EGRESS")
+	}
+	if c := userNamespaceCheck(); c.State != "ok" {
+		return because(c.Message, c.Fix)
+	}
+	if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return because("the kernel has no IPv4", "a kernel with CONFIG_INET")
+	} else {
+		unix.Close(fd)
+	}
+	host, err := l.hostRoot()
+	if err != nil {
+		return because("the host's /etc cannot be read", "")
+	}
+	if !bytes.Contains(host.file("/etc/resolv.conf"), []byte("nameserver")) {
+		// Whoever needs no names lacks nothing.
+		proxy.Message, proxy.Fix = proxy.Message+"; addresses and /etc/hosts only: /etc/resolv.conf names no server", "name one there, or by network.resolvers in config.toml"
+	}
+	return []Check{proxy, open}
+}
+
+// runnable tells why a program could not be started, without its path: the answer
+// goes to whoever asks.
+func runnable(path string) error {
+	st, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("it is not there")
+	case err != nil:
+		return errors.New("it cannot be looked at")
+	case !st.Mode().IsRegular() || st.Mode()&0o111 == 0:
+		return errors.New("it is no executable file")
+	}
+	return nil
 }
 
 func (l *Local) egressProgram() string {

@@ -222,7 +222,7 @@ func (a *attempt) parked() func(int, *os.File) error {
 	}
 	return func(pid int, _ *os.File) error {
 		ident := a.l.processIdentity(pid)
-		if err := a.l.writeIdentity(a.req.WorkerID, ident); err != nil {
+		if err := a.l.writeIdentity(a.resources[0], ident); err != nil {
 			return diskError("helper.launch", err)
 		}
 		a.holdMounts(pid)
@@ -391,6 +391,9 @@ func (a *attempt) intend(ctx context.Context) error {
 	}
 	if a.groupDirs != nil {
 		a.resources = append(a.resources, a.groupResource())
+	}
+	if a.req.Egress != nil {
+		a.resources = append(a.resources, a.proxyResource())
 	}
 	return a.l.intend(ctx, id, a.resources...)
 }

@@ -37,6 +37,7 @@ func (l *Local) Probe(ctx context.Context) (ProbeResult, error) {
 
 func (l *Local) checks() []Check {
 	checks := []Check{l.privilegeCheck(), l.quotaCheck(), userNamespaceCheck(), seccompCheck(), landlockCheck(), l.cgroupCheck(), openat2Check(), l.imagesCheck()}
+	checks = append(checks, l.egressChecks()...)
 	return append(checks, kernelCheck())
 }
 

@@ -158,7 +158,7 @@ func (l *Local) settle(ctx context.Context, id policy.AllocationID, hs []ledger.
 	for _, r := range rs {
 		worker := policy.WorkerID(r.Attrs["worker"])
 		live, err := l.lockHeld(worker)
-		if err == nil && !live && (r.Kind == ledger.KindDirectory || r.Kind == ledger.KindCgroup) {
+		if err == nil && !live && (r.Kind == ledger.KindDirectory || r.Kind == ledger.KindCgroup || isProxy(r)) {
 			err = l.removeResource(ctx, r)
 		}
 		if err != nil {
@@ -172,7 +172,7 @@ func (l *Local) settle(ctx context.Context, id policy.AllocationID, hs []ledger.
 			gone = append(gone, r)
 			continue
 		}
-		if r.Kind == ledger.KindProcess && l.worker(worker) == nil {
+		if isWorker(r) && l.worker(worker) == nil {
 			if pidfd := l.openProcess(r); pidfd != nil {
 				res.Adopted = append(res.Adopted, l.adopt(r, pidfd, workerResources(rs, worker)))
 			}
@@ -210,7 +210,7 @@ func (l *Local) endProcess(ctx context.Context, r ledger.Resource) error {
 	id := policy.WorkerID(r.Attrs["worker"])
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		live, err := l.lockHeld(id)
+		live, err := l.locked(lockFile(r))
 		if err != nil || !live {
 			return err
 		}

@@ -112,6 +112,10 @@ func (l *Local) removeBehind(ctx context.Context, id policy.AllocationID, rs []l
 			if err := l.endGroup(r); err != nil {
 				return err
 			}
+		case ledger.KindProcess:
+			if err := l.endProcess(ctx, r); err != nil { // a proxy: its Worker has ended
+				return err
+			}
 		}
 	}
 	if err := l.intend(ctx, id, trash...); err != nil {

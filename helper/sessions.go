@@ -132,7 +132,7 @@ func (l *Local) joinGroup(ctx context.Context, id policy.WorkerID, s *nsexec.Spe
 		return err
 	}
 	for _, r := range rs {
-		if r.Kind == ledger.KindProcess {
+		if isWorker(r) {
 			defer l.joinScope(ctx, id, r, s) // before the group below it
 		}
 		if r.Kind != ledger.KindCgroup {

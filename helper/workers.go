@@ -33,7 +33,7 @@ type worker struct {
 	exceeded   atomic.Pointer[string]
 	pidfd      *os.File
 	teardown   []*os.File
-	egress     *nsexec.Process // nil without, or if an earlier helper started it
+	proxyGone  chan struct{} // closed when its proxy has ended; nil without one
 	workDirs   []string
 	done       chan struct{}
 	outcome    nsexec.Outcome
@@ -54,15 +54,27 @@ func (l *Local) processIdentity(pid int) ledger.Identity {
 	return ledger.Identity{PID: pid, StartTime: startTime(pid), BootID: l.bootID}
 }
 
-// identityFile is the process identity of a Worker's PID 1, in its directory.
-func identityFile(id policy.WorkerID) string { return rootdir.Worker(id) + "/metadata/process" }
+// identityFile is the process identity of a sandbox's PID 1, in its Worker's directory.
+func identityFile(r ledger.Resource) string {
+	return besideWorker(r, "process")
+}
 
-func (l *Local) writeIdentity(id policy.WorkerID, ident ledger.Identity) error {
+// lockFile is what a sandbox's PID 1 holds as long as it lives.
+func lockFile(r ledger.Resource) string { return besideWorker(r, "lock") }
+
+func besideWorker(r ledger.Resource, name string) string {
+	if role := r.Attrs[roleAttr]; role != "" {
+		name = role + "." + name
+	}
+	return rootdir.Worker(policy.WorkerID(r.Attrs["worker"])) + "/metadata/" + name
+}
+
+func (l *Local) writeIdentity(r ledger.Resource, ident ledger.Identity) error {
 	b, err := json.Marshal(ident)
 	if err != nil {
 		return err
 	}
-	f, err := l.root.OpenFile(identityFile(id), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+	f, err := l.root.OpenFile(identityFile(r), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -77,7 +89,7 @@ func (l *Local) identityOf(r ledger.Resource) ledger.Identity {
 		return r.Identity
 	}
 	var ident ledger.Identity
-	b, err := l.root.ReadFile(identityFile(policy.WorkerID(r.Attrs["worker"])), 4096)
+	b, err := l.root.ReadFile(identityFile(r), 4096)
 	if err != nil || json.Unmarshal(b, &ident) != nil {
 		return ledger.Identity{} // it was never started
 	}
@@ -107,11 +119,21 @@ func startTime(pid int) uint64 {
 // Worker's process and uid range once it has ended.
 func (l *Local) watch(req LaunchRequest, p *nsexec.Process, audit *audit, rs []ledger.Resource, teardown []*os.File, proxy *nsexec.Process) {
 	w := &worker{id: req.WorkerID, allocation: req.AllocationID, transient: req.Transient, pidfd: p.Pidfd, done: make(chan struct{}),
-		teardown: teardown, workDirs: workDirs(req), rs: rs, egress: proxy}
+		teardown: teardown, workDirs: workDirs(req), rs: rs}
+	if proxy != nil {
+		w.proxyGone = make(chan struct{})
+	}
 	l.mu.Lock()
 	l.workers[w.id] = w
 	l.mu.Unlock()
 	l.guardQuota(w)
+	if proxy != nil {
+		go func() {
+			defer close(w.proxyGone)
+			l.watchProxy(w, func() { <-proxy.Done() })
+			proxy.Close()
+		}()
+	}
 	go func() {
 		o, err := p.Wait(context.Background())
 		if audit != nil {
@@ -137,13 +159,14 @@ func (l *Local) finish(w *worker, o nsexec.Outcome, err error) {
 	l.reclaim.Add(1)
 	l.mu.Unlock()
 	defer l.reclaim.Done()
-	if w.egress != nil {
-		<-w.egress.Done() // its PID 1 watches the Worker's; its uid is of the range that is released now
-		w.egress.Close()
+	if w.proxyGone != nil {
+		<-w.proxyGone // its PID 1 watches the Worker's; its uid is of the range that is released now
 	}
 	var gone []ledger.Resource
 	for _, r := range w.records() {
 		switch {
+		case isProxy(r):
+			gone = append(gone, r)
 		case r.Kind == ledger.KindProcess:
 			l.endScope(r)
 			gone = append(gone, r)
@@ -269,7 +292,11 @@ func (l *Local) recorded(ctx context.Context, id policy.WorkerID) (nsexec.Outcom
 // lockHeld reports whether a Worker's PID 1 lives: it holds the lock on
 // metadata/lock, and nobody else keeps it.
 func (l *Local) lockHeld(id policy.WorkerID) (bool, error) {
-	f, err := l.root.OpenFile(rootdir.Worker(id)+"/metadata/lock", unix.O_RDWR, 0)
+	return l.locked(rootdir.Worker(id) + "/metadata/lock")
+}
+
+func (l *Local) locked(rel string) (bool, error) {
+	f, err := l.root.OpenFile(rel, unix.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -369,7 +396,7 @@ func (l *Local) openWorker(ctx context.Context, id policy.WorkerID) (*os.File, e
 		return nil, err
 	}
 	for _, h := range state.Held {
-		if h.Resource.Kind == ledger.KindProcess && h.Resource.Attrs["worker"] == string(id) {
+		if isWorker(h.Resource) && h.Resource.Attrs["worker"] == string(id) {
 			if f := l.openProcess(h.Resource); f != nil {
 				return f, nil
 			}
@@ -398,19 +425,19 @@ func (l *Local) openProcess(r ledger.Resource) *os.File {
 	}
 	// Only then: a recycled pid's descriptors are nobody's business, and one of
 	// them may lie on a file system that does not answer.
-	if l.privileged && !l.holdsLock(ident.PID, policy.WorkerID(r.Attrs["worker"])) {
+	if l.privileged && !l.holdsLock(ident.PID, r) {
 		f.Close()
 		return nil
 	}
 	return f
 }
 
-// holdsLock reports whether a process has a Worker's lock file open, as its PID 1
+// holdsLock reports whether a process has the lock file of a record open, as its PID 1
 // has. The records that name a process lie in directories of the Runtime root's
 // owner; whoever can change them must not be able to aim a root's signal at
 // another process of the host.
-func (l *Local) holdsLock(pid int, id policy.WorkerID) bool {
-	lock, err := l.root.OpenFile(rootdir.Worker(id)+"/metadata/lock", unix.O_PATH, 0)
+func (l *Local) holdsLock(pid int, r ledger.Resource) bool {
+	lock, err := l.root.OpenFile(lockFile(r), unix.O_PATH, 0)
 	if err != nil {
 		return false
 	}
@@ -451,6 +478,7 @@ func (l *Local) adopt(r ledger.Resource, pidfd *os.File, rs []ledger.Resource) p
 	l.mu.Unlock()
 	l.watchScope(id, r)
 	l.guardQuota(w)
+	l.adoptProxy(w)
 	go func() {
 		waitPidfd(pidfd)
 		o, err := l.recorded(context.Background(), id)

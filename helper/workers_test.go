@@ -66,7 +66,7 @@ func TestOnlyTheHolderOfTheLockIsTheWorker(t *testing.T) {
 	}
 	// Where a crash came before the ledger's record, the file beside the lock tells.
 	r.Identity = ledger.Identity{}
-	if err := l.writeIdentity("wk-1", l.processIdentity(holder)); err != nil {
+	if err := l.writeIdentity(r, l.processIdentity(holder)); err != nil {
 		t.Fatal(err)
 	}
 	if !found(r) {

@@ -33,6 +33,7 @@ const (
 	CodeNetworkRuleInvalid   Code = "network_rule_invalid"
 	CodeEgressUnavailable    Code = "egress_unavailable"
 	CodeEgressRefused        Code = "egress_refused"
+	CodeEgressLost           Code = "egress_lost"
 	CodeEnvironmentInvalid   Code = "environment_invalid"
 	CodeCommandInvalid       Code = "command_invalid"
 	CodeCommandNotFound      Code = "command_not_found"
@@ -226,6 +227,7 @@ var catalog = []Info{
 	{CodeNetworkRuleInvalid, 400, "A network rule is invalid", "Write HOST:PORT, *.DOMAIN:PORT or ADDRESS:PORT, and @PREFIX behind a name that leads into a private network."},
 	{CodeEgressUnavailable, 503, "The egress proxy could not be started", "See that yoi-egress lies beside the other programs, or name it by YOI_EGRESS."},
 	{CodeEgressRefused, 200, "The network policy refused connections", "See yoi worker egress; add a rule if the connection was wanted."},
+	{CodeEgressLost, 200, "The egress proxy ended before its Worker", "The Worker reached nothing from then on. Start another; the helper's log has when it was."},
 	{CodeEnvironmentInvalid, 400, "The environment is invalid", "Write each variable as NAME=VALUE."},
 	{CodeCommandInvalid, 400, "The command is invalid", "Give a command after --."},
 	{CodeCommandNotFound, 422, "The command does not exist in the sandbox", "Name a program of the sandbox's PATH or a path inside the workspace."},

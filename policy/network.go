@@ -44,6 +44,20 @@ const (
 	DefaultIdleTimeout = 10 * time.Minute
 )
 
+// With is the policy of one Worker that may reach more than its workspace's others.
+func (p NetworkPolicy) With(rules []string) (NetworkPolicy, error) {
+	if len(rules) == 0 {
+		return p, nil
+	}
+	if p.Mode == NetworkHost {
+		return p, Errorf(CodePolicyInvalid, "policy.network", "the workspace's Workers have the host's network already").
+			WithHint("Leave the rules out.")
+	}
+	p.Mode, p.Rules = NetworkAllowlist, slices.Concat(p.Rules, rules)
+	p = p.normalize()
+	return p, p.validate("policy.network")
+}
+
 // normalize writes each rule in its one spelling. Rules that are none stay as they
 // are, for Validate to refuse.
 func (p NetworkPolicy) normalize() NetworkPolicy {

@@ -27,6 +27,7 @@ func (r *Runtime) Doctor(ctx context.Context) (DoctorReport, error) {
 	for _, c := range p.Checks {
 		rep.Checks = append(rep.Checks, DoctorCheck(c))
 	}
+	rep.Checks = append(rep.Checks, r.authoritiesCheck())
 	for _, s := range p.Strategies {
 		c := StrategyCheck{Name: s.Name, Possible: s.OK, Chosen: s.Chosen, Reason: s.Reason, Fix: s.Fix}
 		for _, m := range s.Costs {
@@ -57,6 +58,16 @@ func gitCheck(ctx context.Context) DoctorCheck {
 		return DoctorCheck{Name: "git", State: "ok", Message: "git " + version}
 	}
 	c.Message = "git " + version + " is older than 2.39"
+	return c
+}
+
+// authoritiesCheck looks for what secrets as headers take beside a proxy.
+func (r *Runtime) authoritiesCheck() DoctorCheck {
+	c := DoctorCheck{Name: "egress_secrets", State: "ok", Message: "secrets as headers: their hosts' certificates can be verified"}
+	if _, err := r.authorities(); err != nil {
+		d := policy.AsDiagnostic(err)
+		c.State, c.Message, c.Fix = "degraded", "no secrets as headers: "+d.Message, d.Hint
+	}
 	return c
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"yoi.dev/yoi-runtime/egress"
 	"yoi.dev/yoi-runtime/helper"
+	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -44,6 +45,13 @@ func (r *Runtime) egressRequest(p policy.SandboxPolicy) (*helper.EgressRequest, 
 	if len(q.Secrets) == 0 {
 		return q, nil
 	}
+	var err error
+	q.Roots, err = r.authorities()
+	return q, err
+}
+
+// authorities are who is believed for the hosts of http-header secrets, in PEM.
+func (r *Runtime) authorities() ([]byte, error) {
 	files := rootFiles
 	if r.config.Network.Roots != "" {
 		files = []string{r.config.Network.Roots}
@@ -51,8 +59,7 @@ func (r *Runtime) egressRequest(p policy.SandboxPolicy) (*helper.EgressRequest, 
 	for _, name := range files {
 		b, err := os.ReadFile(name)
 		if err == nil {
-			q.Roots = b
-			return q, nil
+			return b, nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) || r.config.Network.Roots != "" {
 			return nil, policy.Errorf(policy.CodeEgressUnavailable, "runtime.egress", "the certificate authorities cannot be read").Because(err)
@@ -78,6 +85,23 @@ func (r *Runtime) mayReach(p policy.NetworkPolicy) error {
 	return nil
 }
 
+// allowed is an allocation as a Worker has it that was given network rules of its own.
+func (r *Runtime) allowed(a registry.Allocation, rules []string) (registry.Allocation, error) {
+	if len(rules) == 0 {
+		return a, nil
+	}
+	var err error
+	if a.SandboxPolicy.Network, err = a.SandboxPolicy.Network.With(rules); err != nil {
+		return a, err
+	}
+	return a, r.mayReach(a.SandboxPolicy.Network)
+}
+
+// networkOf is the network policy that a recorded Worker was started with.
+func networkOf(a registry.Allocation, w registry.Worker) (policy.NetworkPolicy, error) {
+	return a.SandboxPolicy.Network.With(w.Allow)
+}
+
 // EgressRequest asks for a Worker's way out: the last Limit decisions, 0 for
 // DefaultDecisions.
 type EgressRequest struct {
@@ -93,10 +117,12 @@ const (
 // EgressReport is what a Worker's network policy let through and what it refused, so
 // far. Hosts are what the Worker asked for: text of its own choice.
 type EgressReport struct {
-	WorkerID  policy.WorkerID      `json:"worker_id"`
-	Policy    policy.NetworkPolicy `json:"policy"`
-	Usage     policy.NetworkUsage  `json:"usage"`
-	Decisions []egress.Decision    `json:"decisions"`
+	WorkerID policy.WorkerID      `json:"worker_id"`
+	Policy   policy.NetworkPolicy `json:"policy"`
+	Usage    policy.NetworkUsage  `json:"usage"`
+	// Lost says that the proxy ended before the Worker, which reaches nothing since.
+	Lost      bool              `json:"lost,omitempty"`
+	Decisions []egress.Decision `json:"decisions"`
 }
 
 // Decision is one line of the log.
@@ -119,9 +145,15 @@ func (r *Runtime) WorkerEgress(ctx context.Context, id policy.WorkerID, req Egre
 	if err != nil {
 		return EgressReport{}, err
 	}
-	out := EgressReport{WorkerID: id, Policy: a.SandboxPolicy.Network, Decisions: []egress.Decision{}}
+	out := EgressReport{WorkerID: id, Decisions: []egress.Decision{}}
+	if out.Policy, err = networkOf(a, w); err != nil {
+		return EgressReport{}, err
+	}
 	if out.Policy.Mode != policy.NetworkAllowlist {
 		return out, nil
+	}
+	if out.Lost, err = r.lostProxy(id); err != nil {
+		return out, err
 	}
 	if w.Network != nil {
 		out.Usage = *w.Network
@@ -167,25 +199,39 @@ func (r *Runtime) decisions(id policy.WorkerID, limit int) ([]egress.Decision, e
 	return nil, policy.Errorf(policy.CodeInternal, "runtime.egress", "the log cannot be read").Because(err)
 }
 
+// lostProxy tells whether a Worker's proxy ended before the Worker.
+func (r *Runtime) lostProxy(id policy.WorkerID) (bool, error) {
+	lost, err := r.root.Exists(helper.EgressFile(id, helper.EgressLost))
+	if err != nil {
+		err = policy.Errorf(policy.CodeInternal, "runtime.egress", "whether the proxy has ended cannot be seen").Because(err)
+	}
+	return lost, err
+}
+
 // usedNetwork is the end of a Worker's network: what it came to, and a warning if
-// anything was refused. Both are nil without an allowlist, which costs one look.
-func (r *Runtime) usedNetwork(ctx context.Context, id policy.WorkerID) (*policy.NetworkUsage, *policy.Diagnostic) {
+// anything was refused, or if the way out was lost. Both are nil without an allowlist,
+// which costs one look.
+func (r *Runtime) usedNetwork(ctx context.Context, id policy.WorkerID) (u *policy.NetworkUsage, warnings []policy.Diagnostic) {
 	if there, err := r.root.Exists(helper.EgressFile(id, helper.EgressCounters)); err == nil && !there {
 		return nil, nil
 	}
-	u, err := r.endedNetwork(ctx, id)
-	if err != nil {
-		r.log.Warn("what a worker's network came to is not known", "worker", id, "error", err)
-		return nil, nil
+	lost, err := r.lostProxy(id)
+	if lost {
+		warnings = append(warnings, *policy.Warnf(policy.CodeEgressLost, "runtime.egress", "the egress proxy of the worker %s ended before it", id))
 	}
-	if u.Refused == 0 {
-		return &u, nil
+	used, uerr := r.endedNetwork(ctx, id)
+	if err = errors.Join(err, uerr); err != nil {
+		r.log.Warn("what a worker's network came to is not known", "worker", id, "error", err)
+		return nil, warnings
+	}
+	if used.Refused == 0 {
+		return &used, warnings
 	}
 	ds, err := r.decisions(id, 0)
 	if err != nil {
 		r.log.Warn("a worker's decisions cannot be read", "worker", id, "error", err)
 	}
-	return &u, refusedWarning(u.Refused, ds)
+	return &used, append(warnings, *refusedWarning(used.Refused, ds))
 }
 
 func (r *Runtime) endedNetwork(ctx context.Context, id policy.WorkerID) (u policy.NetworkUsage, err error) {
@@ -197,7 +243,11 @@ func (r *Runtime) endedNetwork(ctx context.Context, id policy.WorkerID) (u polic
 	if err != nil {
 		return u, err
 	}
-	return r.networkUsage(id, a.SandboxPolicy.Network)
+	p, err := networkOf(a, w)
+	if err != nil {
+		return u, err
+	}
+	return r.networkUsage(id, p)
 }
 
 // refusedShown is how many destinations a warning names.

@@ -353,6 +353,9 @@ type SpawnWorkerRequest struct {
 	RelativeCwd  string              `json:"relative_cwd,omitempty"`
 	Env          map[string]string   `json:"env,omitempty"` // added to the policy's
 	Limits       policy.Limits       `json:"limits,omitzero"`
+	// Allow are rules of a network allowlist beside those of the workspace's policy,
+	// for this Worker.
+	Allow []string `json:"allow,omitempty"`
 	// Terminal gives it a terminal, of that size, which AttachWorker connects with;
 	// what it shows is its standard output.
 	Terminal       bool   `json:"terminal,omitempty"`
@@ -386,8 +389,10 @@ type Worker struct {
 	Outcome      *Outcome            `json:"outcome,omitempty"`
 	// Protections are those of policy.Protection that held it; absent before its start.
 	Protections *policy.Protections `json:"protections,omitempty"`
-	// Network is what it used of an allowlist, once it has ended.
+	// Network is what it used of an allowlist, once it has ended; Allow are the rules
+	// that it has beside its workspace's.
 	Network *policy.NetworkUsage `json:"network,omitempty"`
+	Allow   []string             `json:"allow,omitempty"`
 	// ToolsDigest is of the policy's tools as the host had them: the paths, sizes and
 	// modification times of the programs and what they load.
 	ToolsDigest string `json:"tools_digest,omitempty"`

@@ -122,7 +122,9 @@ func (r *Runtime) enterable(ctx context.Context, id policy.WorkerID) (w registry
 	if w.Status != registry.WorkerRunning {
 		return w, a, policy.Errorf(policy.CodeWorkerNotRunning, "runtime.session", "the worker %s is %s", id, w.Status)
 	}
-	a, err = r.registry.GetAllocation(ctx, w.AllocationID)
+	if a, err = r.registry.GetAllocation(ctx, w.AllocationID); err == nil {
+		a.SandboxPolicy.Network, err = networkOf(a, w)
+	}
 	return w, a, err
 }
 

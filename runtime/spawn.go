@@ -40,6 +40,8 @@ type launch struct {
 	secrets []policy.Secret
 	// egress is the way out by an allowlist, nil for none.
 	egress *helper.EgressRequest
+	// allow are network rules of its own.
+	allow []string
 	// unrecorded Workers are the Runtime's own: they look at a workspace.
 	unrecorded bool
 }
@@ -77,6 +79,10 @@ func (r *Runtime) start(ctx context.Context, a registry.Allocation, l launch) (w
 	if err := l.check(a); err != nil {
 		return w, nil, err
 	}
+	if a, err = r.allowed(a, l.allow); err != nil {
+		return w, nil, err
+	}
+	w.Allow = l.allow
 	w.RepositoryID, w.RelativeCwd = l.repo, l.cwd
 	w.Env, w.Limits, w.Terminal = l.env, l.limits, l.resident
 	filter, err := compile.Filter(a.SandboxPolicy)
@@ -247,7 +253,7 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 	r.closeDirect(id)
 	out := outcomeOf(o, started, r.now())
 	out.Work = work
-	network, refused := r.usedNetwork(ctx, id)
+	network, warnings := r.usedNetwork(ctx, id)
 	w, err := r.registry.UpdateWorker(ctx, id, func(v *registry.Worker) error {
 		v.Status, v.EndedAt, v.Outcome = registry.WorkerExited, r.now(), &out
 		v.LoseSessions(r.now()) // whoever holds one knows better, and says so
@@ -258,9 +264,7 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 			v.Status = registry.WorkerLost
 		}
 		v.Network = network
-		if refused != nil {
-			v.Diagnostics = append(v.Diagnostics, *refused)
-		}
+		v.Diagnostics = append(v.Diagnostics, warnings...)
 		return nil
 	})
 	r.outputs.finish(id)
@@ -338,7 +342,7 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 		}
 		l := launch{
 			id: policy.NewWorkerID(), command: req.Command, repo: req.RepositoryID, cwd: req.RelativeCwd,
-			env: req.Env, limits: req.Limits, logs: true,
+			env: req.Env, limits: req.Limits, allow: req.Allow, logs: true,
 			terminal: req.Terminal, resident: req.Terminal, rows: req.Rows, columns: req.Columns,
 		}
 		if l.terminal {

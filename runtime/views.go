@@ -28,7 +28,7 @@ func (r *Runtime) workerView(ctx context.Context, w registry.Worker, a *registry
 	v := Worker{
 		ID: w.ID, AllocationID: w.AllocationID, WorkspaceID: w.WorkspaceID, Status: WorkerStatus(w.Status),
 		Command: w.Command, RelativeCwd: w.RelativeCwd, CreatedAt: w.CreatedAt, StartedAt: w.StartedAt,
-		EndedAt: w.EndedAt, Outcome: w.Outcome, Protections: w.Protections, Network: w.Network, ToolsDigest: w.ToolsDigest, Secrets: w.Secrets, Diagnostics: w.Diagnostics,
+		EndedAt: w.EndedAt, Outcome: w.Outcome, Protections: w.Protections, Network: w.Network, Allow: w.Allow, ToolsDigest: w.ToolsDigest, Secrets: w.Secrets, Diagnostics: w.Diagnostics,
 		Terminal: w.Terminal, Paused: w.Paused && w.Status == registry.WorkerRunning, Sessions: w.Sessions, SessionsBefore: w.SessionsBefore,
 	}
 	if a == nil {

@@ -12,9 +12,11 @@ import (
 	"yoi.dev/yoi-runtime/runtime"
 )
 
+const allowUsage = "let the network reach `HOST:PORT`, or *.DOMAIN:PORT (repeatable; implies --network allowlist)"
+
 func networkFlags(fl *pflag.FlagSet, mode *string, allow *[]string, transparent *bool) {
 	fl.StringVar(mode, "network", "", "`MODE` none (default), allowlist or host")
-	fl.StringArrayVar(allow, "allow", nil, "let the network reach `HOST:PORT`, or *.DOMAIN:PORT (repeatable; implies --network allowlist)")
+	fl.StringArrayVar(allow, "allow", nil, allowUsage)
 	fl.BoolVar(transparent, "transparent", false, "serve --allow under the names themselves too, for programs that know of no proxy")
 }
 
@@ -60,6 +62,9 @@ func (a *app) showEgress(rep runtime.EgressReport) error {
 	if err := a.pairs("network", string(rep.Policy.Mode), "allowed", strconv.FormatUint(u.Allowed, 10), "refused", strconv.FormatUint(u.Refused, 10),
 		"sent", size(int64(u.BytesOut)), "received", size(int64(u.BytesIn))); err != nil {
 		return err
+	}
+	if rep.Lost {
+		fmt.Fprintln(a.stderr, "yoi: the proxy ended before the Worker, which reaches nothing since")
 	}
 	rows := make([][]string, 0, len(u.Rules))
 	for _, r := range u.Rules {

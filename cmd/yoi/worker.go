@@ -19,20 +19,20 @@ func (a *app) workerCommand() *cobra.Command {
 
 func (a *app) workerSpawn() *cobra.Command {
 	var repo, cwd, key string
-	var env, limits []string
+	var env, limits, allow []string
 	var timeout time.Duration
 	var tty bool
 	c := &cobra.Command{
 		Use: "spawn WORKSPACE [flags] -- COMMAND [ARG...]", Short: "Start a command on an Execution Workspace and return",
 		Long: `Start a command on an Execution Workspace and return. What it can see, use and reach
-is what the workspace was made with: --network, --allow, --seccomp, --tool, --secret
-and the like belong to yoi ws create.`,
+is what the workspace was made with: --network, --seccomp, --tool, --secret and the
+like belong to yoi ws create. --allow opens more to this command alone.`,
 		Example: "  yoi worker spawn ws-0123456789abcdef --cwd src -- go test ./...\n  yoi worker spawn ws-0123456789abcdef --tty -- agent",
 		Args:    args(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			req := runtime.SpawnWorkerRequest{
 				AllocationID: policy.AllocationID(argv[0]), Command: argv[1:], RepositoryID: policy.RepositoryID(repo),
-				RelativeCwd: cwd, IdempotencyKey: key,
+				RelativeCwd: cwd, IdempotencyKey: key, Allow: allow,
 			}
 			var err error
 			if req.Env, err = parseEnv(env); err != nil {
@@ -65,6 +65,7 @@ and the like belong to yoi ws create.`,
 	fl.StringVar(&cwd, "cwd", "", "start in `DIRECTORY`, relative to the repository's root")
 	fl.StringArrayVar(&env, "env", nil, "set `K=V`, or pass the caller's K (repeatable)")
 	fl.StringArrayVar(&limits, "limit", nil, "`NAME=VALUE`; see yoi run --help (repeatable)")
+	fl.StringArrayVar(&allow, "allow", nil, allowUsage)
 	fl.DurationVar(&timeout, "timeout", 0, "end the command after this `DURATION`")
 	fl.BoolVarP(&tty, "tty", "t", false, "give it a terminal, for yoi worker attach")
 	fl.StringVar(&key, "idempotency-key", "", "a repeated request with this `KEY` returns the first one's Worker")

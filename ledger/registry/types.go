@@ -180,6 +180,8 @@ type Worker struct {
 	Protections *policy.Protections `json:"protections,omitempty"`
 	// Network is what it used of an allowlist, once it has ended.
 	Network *policy.NetworkUsage `json:"network,omitempty"`
+	// Allow are its network rules beside those of its sandbox policy.
+	Allow []string `json:"allow,omitempty"`
 	// Secrets are those that it was given; never their values.
 	Secrets []policy.SecretUse `json:"secrets,omitempty"`
 	// Env and Limits are what it was given beyond its sandbox policy.

@@ -2,13 +2,11 @@ package authority
 
 import (
 	"bytes"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,104 +18,6 @@ import (
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
-// canaries are values that nobody has had before.
-type canaries struct {
-	t      *testing.T
-	values map[string]string
-}
-
-func newCanaries(t *testing.T, names ...string) canaries {
-	c := canaries{t, map[string]string{}}
-	for _, n := range names {
-		var b [16]byte
-		_, _ = rand.Read(b[:]) // never fails
-		c.values[n] = "canary-" + hex.EncodeToString(b[:])
-	}
-	return c
-}
-
-// silent fails the test if one of the values is in b.
-func (c canaries) silent(where string, b []byte) {
-	c.t.Helper()
-	for name, v := range c.values {
-		if bytes.Contains(b, []byte(v)) {
-			c.t.Errorf("the value of %s is in %s", name, where)
-		}
-	}
-}
-
-// silentBelow looks into every file of a directory.
-func (c canaries) silentBelow(dir string) {
-	c.t.Helper()
-	looked := 0
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		b, err := os.ReadFile(p)
-		if errors.Is(err, fs.ErrNotExist) { // a live Runtime's
-			return nil
-		}
-		looked++
-		c.silent(p, b)
-		return err
-	})
-	if err != nil || looked == 0 {
-		c.t.Errorf("%d files of %s were looked into: %v", looked, dir, err)
-	}
-}
-
-// silentProcesses looks at the command line and environment of every process that
-// is not a Worker's: those are in another pid namespace.
-func (c canaries) silentProcesses() {
-	c.t.Helper()
-	own, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	pids, _ := filepath.Glob("/proc/[0-9]*")
-	for _, p := range pids {
-		cmdline, _ := os.ReadFile(p + "/cmdline")
-		c.silent(p+"/cmdline", cmdline)
-		ns, err := os.Readlink(p + "/ns/pid")
-		if err != nil || ns != own {
-			continue
-		}
-		environ, _ := os.ReadFile(p + "/environ")
-		c.silent(p+"/environ", environ)
-	}
-}
-
-// silentMemory looks at a daemon's whole writable memory.
-func (c canaries) silentMemory(pid int) {
-	c.t.Helper()
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer mem.Close()
-	looked := 0
-	for line := range strings.Lines(string(maps)) {
-		var from, to int64
-		var mode string
-		if n, _ := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); n != 3 || !strings.HasPrefix(mode, "rw") || to-from > 256<<20 {
-			continue
-		}
-		b := make([]byte, to-from)
-		if n, err := mem.ReadAt(b, from); err == nil || n > 0 {
-			looked += n
-			c.silent(fmt.Sprintf("the memory of process %d", pid), b[:n])
-		}
-	}
-	if looked == 0 {
-		c.t.Error("no memory was looked at")
-	}
-}
-
 // digestOf is what a Worker that has a value prints in its place.
 func digestOf(value string) string {
 	sum := sha256.Sum256([]byte(value))
@@ -126,26 +26,26 @@ func digestOf(value string) string {
 
 const tellDigests = `sha256sum </run/secrets/file-token; printf %s "$ENV_TOKEN" | sha256sum; sha256sum </run/secrets/renamed; stat -c '%a %u' /run/secrets/file-token; ls /run/secrets`
 
-func wantDigests(c canaries) string {
-	return digestOf(c.values["file-token"]) + "  -\n" + digestOf(c.values["env-token"]) + "  -\n" + digestOf(c.values["cmd-token"]) + "  -\n400 1000\nfile-token\nrenamed\n"
+func wantDigests(c rig.Canaries) string {
+	return digestOf(c.Values["file-token"]) + "  -\n" + digestOf(c.Values["env-token"]) + "  -\n" + digestOf(c.Values["cmd-token"]) + "  -\n400 1000\nfile-token\nrenamed\n"
 }
 
 // TestSecretsAreSeenByTheirWorkerAlone drives a daemon pair through everything that
 // it has, with secrets, and searches for their values everywhere else.
 func TestSecretsAreSeenByTheirWorkerAlone(t *testing.T) {
-	var c canaries
+	var c rig.Canaries
 	var store string
 	pairs(t, func(p rig.Place, d *rig.Daemons) {
-		c = newCanaries(t, "file-token", "env-token", "cmd-token", "failing", "nul", "caller")
+		c = rig.NewCanaries(t, "file-token", "env-token", "cmd-token", "failing", "nul", "caller")
 		store = filepath.Join(p.Dir, "store")
 		if err := errors.Join(os.Mkdir(store, 0o700), os.Chown(store, yoiUser, yoiUser)); err != nil {
 			t.Fatal(err)
 		}
-		write(t, store+"/file-token", c.values["file-token"], yoiUser)
-		write(t, store+"/env-token", c.values["env-token"]+"\n", yoiUser)
-		write(t, store+"/cmd-token", c.values["cmd-token"], yoiUser)
-		write(t, store+"/failing", c.values["failing"], yoiUser)
-		write(t, store+"/nul", c.values["nul"]+"\x00", yoiUser)
+		write(t, store+"/file-token", c.Values["file-token"], yoiUser)
+		write(t, store+"/env-token", c.Values["env-token"]+"\n", yoiUser)
+		write(t, store+"/cmd-token", c.Values["cmd-token"], yoiUser)
+		write(t, store+"/failing", c.Values["failing"], yoiUser)
+		write(t, store+"/nul", c.Values["nul"]+"\x00", yoiUser)
 		d.RuntimedEnv = append(d.RuntimedEnv, "CREDENTIALS_DIRECTORY="+store)
 		rig.Configure(t, d.Root, yoiUser, `
 [secrets.file-token]
@@ -166,7 +66,7 @@ file = "`+store+`/file-token"
 hosts = ["api.example.org"]
 `)
 	}, func(t *testing.T, d *rig.Daemons, repo string) {
-		c.t = t
+		c.T = t
 		file := func(h policy.SecretHandle) policy.Secret { return policy.Secret{Handle: h, As: policy.SecretFile} }
 		good := policy.SandboxPolicy{Secrets: []policy.Secret{
 			file("file-token"), {Handle: "env-token", As: policy.SecretEnv}, {Handle: "cmd-token", As: policy.SecretFile, Name: "renamed"},
@@ -180,10 +80,10 @@ hosts = ["api.example.org"]
 			_, err := d.Client.WorkerLogs(t.Context(), live.ID, runtime.LogsRequest{}, &b)
 			return err == nil && strings.HasSuffix(b.String(), "ready\n")
 		})
-		c.silentProcesses()
-		c.silentMemory(d.Runtimed.Pid())
-		c.silentMemory(d.Helper.Pid())
-		c.silentBelow(d.Root)
+		c.SilentProcesses()
+		c.SilentMemory(d.Runtimed.Pid())
+		c.SilentMemory(d.Helper.Pid())
+		c.SilentBelow(d.Root)
 
 		// A neighbour finds nothing of it.
 		other := workspace(t, d, repo, policy.SandboxPolicy{})
@@ -196,9 +96,9 @@ hosts = ["api.example.org"]
 		d.Runtimed.Kill(t)
 		d.Helper.Kill(t)
 		d.Start(t)
-		c.silentMemory(d.Runtimed.Pid())
-		c.silentMemory(d.Helper.Pid())
-		c.silentProcesses()
+		c.SilentMemory(d.Runtimed.Pid())
+		c.SilentMemory(d.Helper.Pid())
+		c.SilentProcesses()
 		// It is told from inside: an overlay does not show what the host writes.
 		d.Yoi(t, yoiUser).OK(t, "worker", "exec", string(live.ID), "--", "touch", "/scratch/go")
 		got, out := ended(t, d, live.ID)
@@ -247,9 +147,9 @@ hosts = ["api.example.org"]
 			said.WriteString(r.Stdout + r.Stderr)
 		}
 		said.WriteString(fork)
-		c.silent("what commands and answers say", said.Bytes())
+		c.Silent("what commands and answers say", said.Bytes())
 		for _, p := range []*rig.Daemon{d.Runtimed, d.Helper} {
-			c.silent("a daemon's log", []byte(p.Log()))
+			c.Silent("a daemon's log", []byte(p.Log()))
 		}
 		list, err := d.Client.ListWorkspaces(t.Context(), runtime.ListFilter{})
 		if err != nil {
@@ -261,9 +161,9 @@ hosts = ["api.example.org"]
 			}
 		}
 		gone(t)
-		c.silentBelow(d.Root)
-		c.silentMemory(d.Runtimed.Pid())
-		c.silentMemory(d.Helper.Pid())
+		c.SilentBelow(d.Root)
+		c.SilentMemory(d.Runtimed.Pid())
+		c.SilentMemory(d.Helper.Pid())
 		if _, err := os.Stat(store + "/file-token"); err != nil {
 			t.Errorf("the store: %v", err)
 		}
@@ -300,15 +200,15 @@ func gone(t *testing.T) {
 // TestCallersSecrets: yoi run takes its caller's own, from each of its sources.
 func TestCallersSecrets(t *testing.T) {
 	embedded(t, func(t *testing.T, p rig.Place, y rig.Yoi, repo string) {
-		c := newCanaries(t, "file-token", "env-token", "cmd-token")
+		c := rig.NewCanaries(t, "file-token", "env-token", "cmd-token")
 		store := t.TempDir()
 		if err := os.Chmod(store, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		from := write(t, store+"/token", c.values["file-token"], p.UID)
-		cmd := write(t, store+"/cmd", c.values["cmd-token"], p.UID)
+		from := write(t, store+"/token", c.Values["file-token"], p.UID)
+		cmd := write(t, store+"/cmd", c.Values["cmd-token"], p.UID)
 		parents(t, store)
-		y.Env = append(y.Env, "OWN_TOKEN="+c.values["env-token"])
+		y.Env = append(y.Env, "OWN_TOKEN="+c.Values["env-token"])
 		run := func(more ...string) rig.Result {
 			return y.Run(t, append([]string{"run", "--repo", repo, "--json", "--secret", "file-token=file:" + from, "--secret", "env-token=env:OWN_TOKEN,as=env",
 				"--secret", "renamed=cmd:cat " + cmd}, more...)...)
@@ -325,10 +225,10 @@ func TestCallersSecrets(t *testing.T) {
 		failed := run("--", "nosuch").Want(t, 127)
 		kept := run("--keep", "--", "false").Want(t, 1)
 		for _, said := range []string{r.Stdout, failed.Stdout + failed.Stderr, kept.Stdout + kept.Stderr} {
-			c.silent("what yoi says", []byte(said))
+			c.Silent("what yoi says", []byte(said))
 		}
 		gone(t)
-		c.silentBelow(y.Root)
+		c.SilentBelow(y.Root)
 		kept.JSON(t, &ev)
 		// The workspace has the handles; whose values they were is not there any more.
 		y.Run(t, "worker", "spawn", string(ev.AllocationID), "--", "true").Refused(t, 1, policy.CodeSecretUnknown)
@@ -336,7 +236,7 @@ func TestCallersSecrets(t *testing.T) {
 		for _, bad := range []string{"file-token=file:" + store + "/none", "x=cmd:exit 3", "x=env:NOT_SET"} {
 			y.Run(t, "run", "--repo", repo, "--secret", bad, "--", "true").Refused(t, 125, policy.CodeSecretUnavailable)
 		}
-		if r := y.Run(t, "run", "--repo", repo, "--secret", "x="+c.values["file-token"], "--", "true"); r.Code != 125 && r.Code != 2 || strings.Contains(r.Stderr, c.values["file-token"]) {
+		if r := y.Run(t, "run", "--repo", repo, "--secret", "x="+c.Values["file-token"], "--", "true"); r.Code != 125 && r.Code != 2 || strings.Contains(r.Stderr, c.Values["file-token"]) {
 			t.Errorf("a value on the command line: exit %d, %s", r.Code, r.Stderr)
 		}
 	})

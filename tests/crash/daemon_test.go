@@ -48,7 +48,7 @@ func cutDaemons(t *testing.T, d *rig.Daemons, victim string, s policy.StrategyNa
 	l := life{d: d, strategy: s}
 	env := []string{crashAt(n)}
 	if victim == "helper" {
-		// The Worker's way out is in no record: its proxy goes with it all the same.
+		// Its proxy has records of its own, and is started between the Worker's.
 		l.sandbox.Network = policy.NetworkPolicy{Mode: policy.NetworkAllowlist, Rules: []string{"a.example:443"}}
 		d.HelperEnv = append(env, "YOI_EGRESS="+rig.Program(t, "yoi-egress"))
 	} else {

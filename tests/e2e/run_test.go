@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -319,12 +320,12 @@ func TestDirectLegacyMount(t *testing.T) {
 func TestDoctorAndLedger(t *testing.T) {
 	each(t, func(t *testing.T, y rig.Yoi, repo testenv.Repo) {
 		y.OK(t, "run", "--repo", repo.Dir, "--", "true")
-		y.Env = append(y.Env, "YOI_LAYERS="+rig.Program(t, "yoi-layers")) // beside it as installed
+		y.Env = append(y.Env, "YOI_LAYERS="+rig.Program(t, "yoi-layers"), "YOI_EGRESS="+rig.Program(t, "yoi-egress")) // beside it as installed
 		for _, args := range [][]string{{"doctor"}, {"ledger", "show"}, {"ledger", "verify"}, {"ledger", "replay"}, {"gc"}, {"repo", "list"}, {"ws", "list"}, {"worker", "list"}} {
 			code := 0
 			if args[0] == "doctor" && y.UID != 0 {
 				code = 3 // an ordinary user has no control groups here, and nothing else is amiss
-				if out := y.Run(t, args...).Stdout; strings.Count(out, "degraded") != 1 || !strings.Contains(out, "cgroups          degraded") {
+				if out := y.Run(t, args...).Stdout; strings.Count(out, "degraded") != 1 || !regexp.MustCompile(`(?m)^cgroups +degraded`).MatchString(out) {
 					t.Errorf("more is amiss:\n%s", out)
 				}
 			}

@@ -27,23 +27,10 @@ func TestDaemons(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, mode := range []policy.NetworkMode{policy.NetworkAllowlist, policy.NetworkHost} {
-				got := says(t, d, repo.ID, mode, "curl -sS http://web.example/; curl -sS --max-time 5 http://other.example/", nil)
+				got := says(t, d, repo.ID, mode, "curl -sS http://web.example/; curl -sS --max-time 5 http://other.example/")
 				if !strings.HasPrefix(got, "http for web.example\n") || strings.Contains(got, "http for other.example\n") != (mode == policy.NetworkHost) {
 					t.Errorf("%s: the Worker reached %q", mode, got)
 				}
-			}
-			// The way out outlives both daemons, and goes with the Worker.
-			const later = "trap 'curl -sS http://web.example/; exit' USR1; echo ready; while :; do sleep 0.02; done"
-			got := says(t, d, repo.ID, policy.NetworkAllowlist, later, func(id policy.WorkerID) {
-				d.Runtimed.Kill(t)
-				d.Helper.Kill(t)
-				d.Start(t)
-				if err := d.Client.SignalWorker(t.Context(), id, runtime.SignalRequest{Signal: "USR1"}); err != nil {
-					t.Error(err)
-				}
-			})
-			if got != "ready\nhttp for web.example\n" {
-				t.Errorf("behind daemons that died the Worker reached %q", got)
 			}
 			d.Stop(t)
 			rig.Clean(t, d.Root)
@@ -52,8 +39,8 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
-// says is what a Worker writes; ready is called once it has begun to.
-func says(t *testing.T, d *rig.Daemons, repo policy.RepositoryID, mode policy.NetworkMode, script string, ready func(policy.WorkerID)) string {
+// says is what a Worker writes.
+func says(t *testing.T, d *rig.Daemons, repo policy.RepositoryID, mode policy.NetworkMode, script string) string {
 	t.Helper()
 	n := policy.NetworkPolicy{Mode: mode}
 	if mode == policy.NetworkAllowlist {
@@ -69,25 +56,23 @@ func says(t *testing.T, d *rig.Daemons, repo policy.RepositoryID, mode policy.Ne
 	if err != nil {
 		t.Fatalf("%v\n%s", err, d.Helper.Log())
 	}
-	said := func() string {
-		var out strings.Builder
-		if _, err := d.Client.WorkerLogs(t.Context(), w.ID, runtime.LogsRequest{Stream: "stdout"}, &out); err != nil {
-			t.Fatal(err)
-		}
-		return out.String()
-	}
-	if ready != nil {
-		rig.Eventually(t, "the Worker is ready", func() bool { return said() != "" })
-		ready(w.ID)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, err := d.Client.WaitWorker(ctx, w.ID); err != nil {
 		t.Fatal(err)
 	}
-	out := said()
+	out := said(t, d, w.ID)
 	if _, err := d.Client.RemoveWorkspace(t.Context(), ws.ID, runtime.RemoveWorkspaceRequest{Discard: true}); err != nil {
 		t.Error(err)
 	}
 	return out
+}
+
+func said(t *testing.T, d *rig.Daemons, id policy.WorkerID) string {
+	t.Helper()
+	var out strings.Builder
+	if _, err := d.Client.WorkerLogs(t.Context(), id, runtime.LogsRequest{Stream: "stdout"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }

@@ -54,6 +54,7 @@ type outside struct {
 
 	mu   sync.Mutex
 	seen []string // requests, "scheme host path"
+	took []string // Authorization headers that came to /take
 	asks []string // DNS names
 	next map[string]int
 }
@@ -89,6 +90,15 @@ func (o *outside) names() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return strings.Join(o.asks, " ")
+}
+
+// taken empties what came to /take.
+func (o *outside) taken() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := o.took
+	o.took = nil
+	return out
 }
 
 func ip(args ...string) error {
@@ -303,6 +313,11 @@ func (o *outside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"thing-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n", "thing-1.0.dist-info/RECORD": ""}))
 	case r.URL.Path == "/redirect":
 		http.Redirect(w, r, r.URL.Query().Get("to"), http.StatusFound)
+	case r.URL.Path == "/take":
+		o.mu.Lock()
+		o.took = append(o.took, scheme+" "+host+" "+r.Header.Get("Authorization"))
+		o.mu.Unlock()
+		fmt.Fprintln(w, "taken")
 	case r.URL.Path == "/header":
 		fmt.Fprintf(w, "authorization=%s\n", r.Header.Get("Authorization"))
 	case r.URL.Path == "/big":
