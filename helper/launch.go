@@ -1,6 +1,7 @@
 package helper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -284,7 +285,7 @@ func (a *attempt) logs(s *nsexec.Spec) error {
 	if err != nil {
 		return err
 	}
-	s.Logs = nsexec.Logs{Dir: dir, Stdout: "stdout", Stderr: "stderr"}
+	s.Logs = nsexec.Logs{Dir: dir, Stdout: "stdout", Stderr: "stderr", Limit: cmp.Or(a.req.Limits.LogSize, policy.DefaultLogSize)}
 	return nil
 }
 

@@ -1,8 +1,12 @@
 package helper
 
 import (
+	"cmp"
 	"errors"
 	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/mounts"
@@ -77,9 +81,9 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 	inside := mounts.Attr{NoSuid: true, NoDev: true}
 	ops = append(ops,
 		mounts.Proc{Target: "/proc"},
-		mounts.Dev{Target: "/dev"},
-		mounts.Tmpfs{Target: "/tmp", Mode: 0o1777, Attr: inside},
-		mounts.Tmpfs{Target: homeAt, Mode: 0o700, Worker: true, Attr: inside},
+		mounts.Dev{Target: "/dev", ShmBytes: cmp.Or(req.Limits.ShmSize, policy.DefaultShmSize)},
+		inMemory("/tmp", 0o1777, false, req.Limits.TmpSize),
+		inMemory(homeAt, 0o700, true, req.Limits.HomeSize),
 		mounts.Dir{Target: "/var", Mode: 0o755},
 		mounts.Symlink{Target: "/var/tmp", To: "../tmp"},
 	)
@@ -127,6 +131,39 @@ func buildPlan(req LaunchRequest, host *hostRoot, direct []*os.File, src sources
 	}
 	return mounts.Plan{Ops: ops, Layers: layers}, nil
 }
+
+// inMemory is a directory of the Worker's in memory. Its inodes are bounded too: the
+// kernel's memory for one is not part of the size, and a tmpfs would have as many as
+// half of the host's pages.
+func inMemory(at string, mode uint32, worker bool, size uint64) mounts.Tmpfs {
+	if size == 0 {
+		size = defaultTmp(hostMemory())
+	}
+	return mounts.Tmpfs{Target: at, Mode: mode, Worker: worker, SizeBytes: size, Inodes: max(size/bytesPerInode, leastInodes),
+		Attr: mounts.Attr{NoSuid: true, NoDev: true}}
+}
+
+const (
+	bytesPerInode = 16 << 10 // as ext4 has it
+	leastInodes   = 4096
+)
+
+// defaultTmp is the size of /tmp, and of the home, on a host of so much memory.
+func defaultTmp(memory uint64) uint64 {
+	if quarter := memory / 4; quarter < policy.DefaultTmpSize {
+		return max(quarter, 64<<20)
+	}
+	return policy.DefaultTmpSize
+}
+
+// hostMemory is the size of the machine's memory.
+var hostMemory = sync.OnceValue(func() uint64 {
+	var si unix.Sysinfo_t
+	if err := unix.Sysinfo(&si); err != nil {
+		return 0 // the least default, then
+	}
+	return si.Totalram * uint64(si.Unit)
+})
 
 // bundleOp mounts a configuration bundle, as a layer like everything that lies in the
 // Runtime root.

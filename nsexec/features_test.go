@@ -55,14 +55,15 @@ func TestTerminalHangup(t *testing.T) {
 	}
 }
 
+// The Worker has pipes, and nothing of the files behind them.
 func TestLogsShowNoHostPath(t *testing.T) {
 	dir := sandboxDir(t)
-	s := newSpec("/bin/sh", "-c", "readlink /proc/$$/fd/1; readlink /proc/$$/fd/2 >&2; grep -c nsexec /proc/self/mountinfo; cat /proc/self/fdinfo/1 >/dev/null")
+	s := newSpec("/bin/sh", "-c", "readlink /proc/$$/fd/1 | cut -d: -f1; readlink /proc/$$/fd/2 | cut -d: -f1 >&2; echo again >/dev/stdout; grep -c nsexec /proc/self/mountinfo; cat /proc/self/fdinfo/1 >/dev/null")
 	s.Logs = Logs{Dir: mounts.Source{Path: dir}, Stdout: "stdout.log", Stderr: "stderr.log"}
 	run(t, s)
 	out, err1 := os.ReadFile(dir + "/stdout.log")
 	errs, err2 := os.ReadFile(dir + "/stderr.log")
-	if string(out) != "/stdout.log\n0\n" || string(errs) != "/stderr.log\n" || err1 != nil || err2 != nil {
+	if string(out) != "pipe\nagain\n0\n" || string(errs) != "pipe\n" || err1 != nil || err2 != nil {
 		t.Errorf("%q %q %v %v", out, errs, err1, err2)
 	}
 	// A Worker's link at the name leads nowhere.

@@ -78,6 +78,8 @@ func tryRun(t testing.TB, s *Spec) (string, Outcome, error) {
 		t.Fatal(err)
 	}
 	defer r.Close()
+	own := *s // the pipe is this run's
+	s = &own
 	for i := 1; i < 3; i++ {
 		if s.Stdio[i] == nil && !s.Terminal && s.Logs.Dir == (mounts.Source{}) {
 			s.Stdio[i] = w

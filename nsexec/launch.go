@@ -71,6 +71,7 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 	l.script = script{Program: replay.New(), spec: s, syncFD: -1, parentFD: -1}
 	defer func() {
 		l.closeSync()
+		l.closePipes()
 		l.Release()
 		if err != nil {
 			l.process.abandon()
@@ -101,6 +102,7 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 	leave()
 	unix.Close(l.syncFD)
 	l.syncFD = -1
+	l.closePipes()
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +154,9 @@ func (l *launching) prepare() error {
 		if mapped(s.UIDMap, 0) && mapped(s.GIDMap, 0) {
 			l.setupUID, l.setupGID = 0, 0
 		}
+	}
+	if err := l.openPipes(); err != nil {
+		return err
 	}
 	if err := l.build(); err != nil {
 		return err

@@ -30,13 +30,14 @@ func (b *script) openLogs() {
 	b.step("opening the log files", policy.CodeLaunchFailed, "")
 	how := replay.Struct(b.Program, unix.OpenHow{Flags: unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_CLOEXEC, Mode: 0o600,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
-	if b.spec.Resident {
-		b.Add(unix.SYS_OPENAT2, slotLogs.Arg(), b.Str(l.Stdout), how, num(unix.SizeofOpenHow)).Save(slotConsole).Retry()
+	open := func(name string, slot replay.Slot) {
+		b.Add(unix.SYS_OPENAT2, slotLogs.Arg(), b.Str(name), how, num(unix.SizeofOpenHow)).Save(slot).Retry()
 	}
-	for i, name := range []string{"", l.Stdout, l.Stderr} {
-		if name != "" && b.spec.Stdio[i] == nil && !b.spec.Terminal {
-			b.Add(unix.SYS_OPENAT2, slotLogs.Arg(), b.Str(name), how, num(unix.SizeofOpenHow)).Save(slotStdio + replay.Slot(i)).Retry()
-		}
+	if b.spec.Resident || b.logged(1) {
+		open(l.Stdout, slotConsole)
+	}
+	if b.logged(2) {
+		open(l.Stderr, slotErrorsLog)
 	}
 	b.Add(unix.SYS_CLOSE, slotLogs.Arg())
 }
@@ -118,8 +119,16 @@ func (b *script) becomeInit() {
 		{slotTimer, slotTimer.Arg(), b.spec.WallClock > 0},
 		{slotParent, num(b.parentFD), b.parentFD >= 0},
 		{slotMaster, slotMaster.Arg(), b.spec.Resident},
-		{slotConsole, slotConsole.Arg(), b.spec.Resident},
+		{slotConsole, slotConsole.Arg(), b.spec.Resident || b.logged(1)},
 		{slotSlave, slotSlave.Arg(), b.spec.Resident},
+		{slotErrors, replay.Arg{}, b.logged(2)},
+		{slotErrorsLog, slotErrorsLog.Arg(), b.logged(2)},
+	}
+	if b.logged(1) {
+		places[4].fd, places[4].used = num(b.pipes[1].read.Fd()), true
+	}
+	if b.logged(2) {
+		places[7].fd = num(b.pipes[2].read.Fd())
 	}
 	for i, f := range b.spec.Hold {
 		p := places[0]
@@ -141,5 +150,5 @@ func (b *script) becomeInit() {
 		}
 	}
 	b.Add(unix.SYS_CLOSE_RANGE, num(len(places)), num(^uint32(0)), num(unix.CLOSE_RANGE_CLOEXEC))
-	b.Add(unix.SYS_EXECVEAT, slotInit.Arg(), b.empty, b.Strs([]string{"yoi-init"}), b.Strs(nil), num(unix.AT_EMPTY_PATH))
+	b.Add(unix.SYS_EXECVEAT, slotInit.Arg(), b.empty, b.Strs([]string{InitName}), b.Strs(b.logLimit()), num(unix.AT_EMPTY_PATH))
 }

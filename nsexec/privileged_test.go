@@ -89,7 +89,7 @@ func TestOverlayOfIdmappedLayers(t *testing.T) {
 
 func TestIdmappedLogs(t *testing.T) {
 	root, ids := runtimeRoot(t)
-	s := newSpec("/bin/sh", "-c", "readlink /proc/$$/fd/1")
+	s := newSpec("/bin/sh", "-c", "readlink /proc/$$/fd/1 | cut -d: -f1; stat -L -c %u /proc/self/fd/1; echo again >/dev/stdout")
 	s.Logs = Logs{Dir: detached(t, root, "logs", ids), Stdout: "stdout.log", Stderr: "stderr.log"}
 	run(t, s)
 	f, err := mounts.OpenBeneath(root, "logs/stdout.log", unix.O_RDONLY)
@@ -98,7 +98,7 @@ func TestIdmappedLogs(t *testing.T) {
 	}
 	defer f.Close()
 	b := make([]byte, 64)
-	if n, _ := f.Read(b); string(b[:n]) != "/stdout.log\n" {
+	if n, _ := f.Read(b); string(b[:n]) != "pipe\n1000\nagain\n" {
 		t.Errorf("got %q", b[:n])
 	}
 }

@@ -21,7 +21,9 @@ const (
 	slotLogs                          // the detached log directory
 	slotMaster                        // the pty
 	slotSlave
-	slotConsole // the log of a resident terminal
+	slotConsole // the log of stdout, or of a resident terminal
+	slotErrors  // the pipe from stderr
+	slotErrorsLog
 	slotSignals
 	slotTimer
 	slotOutcome
@@ -56,7 +58,9 @@ type script struct {
 	// setupUID and setupGID are who builds the mount tree, inside.
 	setupUID, setupGID uint32
 	layers             int
-	execs              []candidate
+	// pipes are those of Spec.Logs, by descriptor of the Worker: its end and PID 1's.
+	pipes [3]pipe
+	execs []candidate
 	// stdioFD is where the Spec's Stdio are in the process; nil is where the
 	// launcher has them.
 	stdioFD           func(i int) int
@@ -145,6 +149,9 @@ func (b *script) needed() []int {
 	add(b.spec.Hold...)
 	add(b.spec.Tasks...)
 	add(b.spec.Logs.Dir.Mount)
+	for _, p := range b.pipes {
+		add(p.read, p.write)
+	}
 	for _, l := range b.spec.Plan.Layers {
 		add(l.Mount)
 	}

@@ -19,7 +19,7 @@ const DefaultID = 1000
 const (
 	InitName   = "yoi-init"
 	TerminalFD = 4
-	FirstHold  = 7
+	FirstHold  = 9
 )
 
 // Spec is everything that one launch needs. Launch reads it only.
@@ -51,8 +51,7 @@ type Spec struct {
 	// Winsize is the pty's first size; zero leaves the kernel's.
 	Winsize struct{ Rows, Cols uint16 }
 	// Logs, when Dir is set, are files for those of descriptors 1 and 2 whose Stdio
-	// is nil. They are opened through a detached mount, so that
-	// /proc/self/fd shows no host path.
+	// is nil. The Worker has pipes, whose other ends are PID 1's.
 	Logs Logs
 
 	// Plan is the sandbox's root file system.
@@ -128,6 +127,9 @@ type SecretVar struct {
 type Logs struct {
 	Dir            mounts.Source
 	Stdout, Stderr string // names; opened O_APPEND, made 0600 if absent
+	// Limit bounds what each has of the disk: of more, the first half and the newest
+	// of the rest stay (LogGap). At least MinLog; 0 is none.
+	Limit uint64
 }
 
 // Listen is a listening TCP socket, or a bound UDP one.

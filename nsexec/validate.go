@@ -112,6 +112,9 @@ func (s *Spec) validateLogs() error {
 	if l.Dir == (mounts.Source{}) {
 		return nil
 	}
+	if l.Limit != 0 && (l.Limit < MinLog || l.Limit > 1<<62) {
+		return policy.Errorf(policy.CodeLimitsInvalid, opLaunch, "a log's limit is less than 1 MiB, or too large")
+	}
 	for _, n := range []string{l.Stdout, l.Stderr} {
 		if n == "." || n == ".." || strings.ContainsAny(n, "/\x00") || len(n) > unix.NAME_MAX {
 			return policy.Errorf(policy.CodePolicyInvalid, opLaunch, "a log file's name is not a plain name")

@@ -125,15 +125,15 @@ func (b *script) stdio() {
 		dup := func(fd replay.Arg) {
 			b.Add(unix.SYS_FCNTL, fd, num(unix.F_DUPFD_CLOEXEC), num(3)).Save(slot)
 		}
-		switch logged := i > 0 && s.Logs.Dir != (mounts.Source{}) && []string{"", s.Logs.Stdout, s.Logs.Stderr}[i] != ""; {
+		switch {
 		case f != nil && b.stdioFD != nil:
 			dup(num(b.stdioFD(i)))
 		case f != nil:
 			dup(num(f.Fd()))
 		case s.Terminal:
 			dup(slotSlave.Arg())
-		case logged:
-			dup(slot.Arg())
+		case b.logged(i):
+			dup(num(b.pipes[i].write.Fd()))
 		default:
 			b.Add(unix.SYS_OPENAT, atCwd, b.Str("/dev/null"), num(unix.O_RDWR|unix.O_CLOEXEC), num(0)).Save(slot)
 			dup(slot.Arg())

@@ -97,6 +97,13 @@ type Limits struct {
 	OOMScoreAdj  int           `json:"oom_score_adj,omitempty"` // 0 to 1000
 	Nice         int           `json:"nice,omitempty"`          // 0 to 19
 
+	// These are of what is the Worker's alone beside its workspace; they always hold,
+	// and 0 is a default. Files in memory count for memory_max too.
+	TmpSize  uint64 `json:"tmp_size,omitempty"`  // bytes in /tmp
+	HomeSize uint64 `json:"home_size,omitempty"` // bytes in the home
+	ShmSize  uint64 `json:"shm_size,omitempty"`  // bytes in /dev/shm
+	LogSize  uint64 `json:"log_size,omitempty"`  // bytes on the disk of stdout, and of stderr
+
 	// These are of all the Worker's processes together, by a control group: where
 	// the host has none for us they are not kept, which the Worker's diagnostics
 	// tell, unless the policy requires the protection limits.
@@ -110,6 +117,15 @@ type Limits struct {
 	IORead     uint64 `json:"io_read,omitempty"`     // bytes per second from the Runtime root's device
 	IOWrite    uint64 `json:"io_write,omitempty"`    // bytes per second to it
 }
+
+// The defaults of a Worker's own files. Those of /tmp and the home are less on a host
+// of which that would be more than a quarter of the memory.
+const (
+	DefaultTmpSize = 4 << 30 // a linker's temporary files, a compiler's cache
+	DefaultShmSize = 64 << 20
+	DefaultLogSize = 64 << 20
+	MinLogSize     = 1 << 20
+)
 
 // Validate refuses limits under which not even /bin/true would start, and
 // values outside the kernel's ranges.
@@ -157,6 +173,14 @@ func (l Limits) Validate() error {
 		return bad("io_read and io_write", "are at least 4096 bytes per second")
 	case l.IORead > most || l.IOWrite > most:
 		return bad("io_read and io_write", "are too large")
+	case !within(l.TmpSize, 1<<20, most):
+		return bad("tmp_size", "is less than 1 MiB or too large")
+	case !within(l.HomeSize, 1<<20, most):
+		return bad("home_size", "is less than 1 MiB or too large")
+	case !within(l.ShmSize, 1<<20, most):
+		return bad("shm_size", "is less than 1 MiB or too large")
+	case !within(l.LogSize, MinLogSize, 1<<40):
+		return bad("log_size", "is not between 1 MiB and 1 TiB")
 	case l.OOMScoreAdj < 0 || l.OOMScoreAdj > 1000:
 		return bad("oom_score_adj", "is not between 0 and 1000")
 	case l.Nice < 0 || l.Nice > 19:
@@ -164,6 +188,9 @@ func (l Limits) Validate() error {
 	}
 	return nil
 }
+
+// within tells whether a limit is in a range, or the default.
+func within(v, least, most uint64) bool { return v == 0 || v >= least && v <= most }
 
 // SeccompProfile names a built-in system-call profile.
 type SeccompProfile string

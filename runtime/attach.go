@@ -198,8 +198,8 @@ func (t *follower) close() {
 
 // rest copies what there is.
 func (t *follower) rest(w io.Writer) error {
-	n, err := io.Copy(w, io.NewSectionReader(t.log, t.at, 1<<62))
-	t.at += n
+	next, _, err := copyLog(w, t.log, t.at, 1<<62)
+	t.at = next
 	return err
 }
 

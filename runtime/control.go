@@ -194,7 +194,10 @@ func (r *Runtime) WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRe
 	}
 	// An offset past the end is the end, so that a caller learns where that is.
 	req.Offset = min(req.Offset, fi.Size())
-	at := req.Offset
+	at, left := req.Offset, req.Limit
+	if left == 0 {
+		left = 1 << 62
+	}
 	for {
 		ended := true
 		if req.Follow {
@@ -204,13 +207,9 @@ func (r *Runtime) WorkerLogs(ctx context.Context, id policy.WorkerID, req LogsRe
 			}
 			ended = rec.Status != registry.WorkerRunning && rec.Status != registry.WorkerStarting
 		}
-		most := int64(1) << 62
-		if req.Limit > 0 {
-			most = req.Limit - (at - req.Offset)
-		}
-		n, err := io.Copy(w, io.NewSectionReader(f, at, most))
-		at += n
-		if err != nil || ended || (req.Limit > 0 && n == most) {
+		next, n, err := copyLog(w, f, at, left)
+		at, left = next, left-n
+		if err != nil || ended || left == 0 {
 			return at, err
 		}
 		select {

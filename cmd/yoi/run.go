@@ -67,7 +67,7 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V`, or pass the caller's K (repeatable)")
 	fl.StringVar(&f.cwd, "cwd", "", "start in `DIRECTORY`, relative to the repository's root")
 	fl.DurationVar(&f.timeout, "timeout", 0, "end the command after this `DURATION`")
-	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj of each process; memory_max, memory_high, swap_max, tasks, cpu_percent, cpu_weight, io_weight, io_read, io_write of all together (repeatable)")
+	fl.StringArrayVar(&f.limits, "limit", nil, "`NAME=VALUE` of open_files, processes, file_size, address_space, stack_size, cpu_time, nice, oom_score_adj of each process; tmp_size, home_size, shm_size, log_size of its own files; memory_max, memory_high, swap_max, tasks, cpu_percent, cpu_weight, io_weight, io_read, io_write of all together (repeatable)")
 	f.shared.register(c)
 	networkFlags(fl, &f.network, &f.allow, &f.transparent)
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
@@ -231,6 +231,14 @@ func parseLimits(list []string) (l policy.Limits, err error) {
 			l.StackSize, err = policy.ParseSize(v)
 		case "cpu_time":
 			l.CPUTime, err = time.ParseDuration(v)
+		case "tmp_size":
+			l.TmpSize, err = policy.ParseSize(v)
+		case "home_size":
+			l.HomeSize, err = policy.ParseSize(v)
+		case "shm_size":
+			l.ShmSize, err = policy.ParseSize(v)
+		case "log_size":
+			l.LogSize, err = policy.ParseSize(v)
 		case "nice":
 			l.Nice, err = strconv.Atoi(v)
 		case "oom_score_adj":

@@ -128,7 +128,7 @@ func sandbox() policy.SandboxPolicy {
 		Limits: policy.Limits{WallClock: time.Hour, OpenFiles: 64, Processes: 64, FileSize: 1, AddressSpace: 1 << 30,
 			StackSize: 1 << 20, CPUTime: time.Hour, OOMScoreAdj: 1, Nice: 1,
 			MemoryMax: 1 << 30, MemoryHigh: 1 << 29, SwapMax: 1 << 20, Tasks: 64, CPUPercent: 150, CPUWeight: 50, IOWeight: 50,
-			IORead: 1 << 20, IOWrite: 1 << 20},
+			IORead: 1 << 20, IOWrite: 1 << 20, TmpSize: 1 << 30, HomeSize: 1 << 30, ShmSize: 1 << 26, LogSize: 1 << 26},
 		Tools: []string{"git"}, ConfigBundle: policy.BundleDigest(Patch),
 		Secrets: []policy.Secret{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Prefix: "Bearer "}},
 		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,

@@ -1,7 +1,10 @@
 package network
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -107,20 +110,28 @@ func (a *asking) end(t *testing.T) runtime.Worker {
 	return w
 }
 
-// proxyPID is the proxy's PID 1, as the ledger has it.
+// proxyPID is the proxy's PID 1, which the ledger names and the Worker's directory
+// identifies.
 func (a *asking) proxyPID(t *testing.T) int {
 	t.Helper()
 	held, err := rig.Held(a.d.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(held, func(h ledger.Held) bool {
+	if !slices.ContainsFunc(held, func(h ledger.Held) bool {
 		return h.Resource.Kind == ledger.KindProcess && h.Resource.Attrs["worker"] == string(a.id) && h.Resource.Attrs["role"] == "egress"
-	})
-	if i < 0 || held[i].Resource.Identity.PID == 0 {
-		t.Fatalf("the ledger has no proxy of %s: %+v", a.id, held)
+	}) {
+		t.Errorf("the ledger has no proxy of %s", a.id)
 	}
-	return held[i].Resource.Identity.PID
+	var ident ledger.Identity
+	b, err := os.ReadFile(filepath.Join(a.d.Root, "workers", string(a.id), "metadata/egress.process"))
+	if err == nil {
+		err = json.Unmarshal(b, &ident)
+	}
+	if err != nil || ident.PID == 0 {
+		t.Fatalf("the proxy's process: %s, %v", b, err)
+	}
+	return ident.PID
 }
 
 func eachHelper(t *testing.T, f func(t *testing.T, uid int)) {
