@@ -61,6 +61,8 @@ type attempt struct {
 	resources []ledger.Resource
 	opened    []*os.File
 	idRange   idRange
+	// userIDs is an ordinary user's range, nil without.
+	userIDs *userRange
 	// protections are those of spec.
 	protections policy.Protections
 	// allocation is the locked execution-workspaces/<id>/lock.
@@ -102,6 +104,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		}
 		a.idRange = g
 		a.keep(g.lock)
+		a.protections.IDRange = rangeSize
+	} else if err := a.takeUserRange(ctx); err != nil {
+		return nil, err
 	}
 	if !req.ReadOnly {
 		if err := l.awaitTeardown(ctx, req.AllocationID); err != nil {
@@ -484,6 +489,9 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		m := []nsexec.IDMap{{Inside: 0, Outside: a.idRange.base, Count: rangeSize}}
 		s.UIDMap, s.GIDMap = m, m
 		s.Hold = append(s.Hold, a.idRange.lock)
+	}
+	if a.userIDs != nil {
+		s.UIDMap, s.GIDMap, s.MapPrograms = a.userIDs.uids, a.userIDs.gids, &a.userIDs.programs
 	}
 	return s
 }

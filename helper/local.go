@@ -61,6 +61,10 @@ type Local struct {
 	host     *hostRoot
 	hostErr  error
 
+	userOnce  sync.Once
+	userRange *userRange // of subordinate ids
+	userErr   error
+
 	pausing sync.Mutex
 
 	cgroupOnce sync.Once

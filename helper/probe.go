@@ -31,7 +31,7 @@ func (l *Local) Probe(ctx context.Context) (ProbeResult, error) {
 			Name: e.Name, OK: e.Support.OK, Chosen: e.Name == chosen.Name(), Reason: e.Support.Reason, Fix: e.Support.Fix, Costs: costs[e.Name],
 		})
 	}
-	res.Checks = l.checks()
+	res.Checks = append(l.checks(), l.idRangeCheck(ctx))
 	return res, nil
 }
 

@@ -208,6 +208,8 @@ type LaunchRequest struct {
 	Audit bool `json:"audit,omitempty"`
 	// Require are the protections without which there is no launch.
 	Require []policy.Protection `json:"require,omitempty"`
+	// IDs asks an ordinary user's helper for a range of ids.
+	IDs policy.IDs `json:"ids,omitempty"`
 	// Image is the root of the profile image:NAME.
 	Image *ImageRoot `json:"image,omitempty"`
 	// Tools are the programs that the root has in place of the host's system
@@ -297,6 +299,9 @@ func (r LaunchRequest) validate() error {
 	}
 	if err := policy.ValidateRequired(r.Require); err != nil {
 		return err
+	}
+	if r.IDs != policy.IDsSingle && r.IDs != policy.IDsRange {
+		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "no such choice of ids")
 	}
 	if r.Egress != nil && r.HostNetwork {
 		return policy.Errorf(policy.CodeBadRequest, "helper.launch", "the host's network takes no allowlist")

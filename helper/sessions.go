@@ -72,7 +72,7 @@ func (l *Local) Enter(ctx context.Context, req EnterRequest, files EnterFiles) (
 	if err != nil {
 		return nil, err
 	}
-	spec, err := l.sessionSpec(ctx, req.Worker, files)
+	spec, err := l.sessionSpec(ctx, init, req.Worker, files)
 	if spec != nil {
 		defer func() { closeAll(append(spec.Tasks, spec.Cgroup)) }()
 	}
@@ -100,7 +100,7 @@ func (l *Local) Enter(ctx context.Context, req EnterRequest, files EnterFiles) (
 }
 
 // sessionSpec is attempt.spec for a process in a sandbox that there is already.
-func (l *Local) sessionSpec(ctx context.Context, req LaunchRequest, files EnterFiles) (*nsexec.Spec, error) {
+func (l *Local) sessionSpec(ctx context.Context, init *os.File, req LaunchRequest, files EnterFiles) (*nsexec.Spec, error) {
 	uses, err := l.cacheUsesOf(req.AllocationID)
 	if err != nil {
 		return nil, err
@@ -121,6 +121,8 @@ func (l *Local) sessionSpec(ctx context.Context, req LaunchRequest, files EnterF
 		// Which range it is the user namespace knows.
 		m := []nsexec.IDMap{{Inside: 0, Outside: 0, Count: rangeSize}}
 		s.UIDMap, s.GIDMap = m, m
+	} else if s.UIDMap, s.GIDMap, err = l.userMaps(init); err != nil {
+		return nil, err
 	}
 	return s, l.joinGroup(ctx, req.WorkerID, s)
 }

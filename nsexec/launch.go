@@ -151,7 +151,7 @@ func (l *launching) prepare() error {
 	if s.UIDMap != nil {
 		// Files of the sandbox's root belong to its uid 0 if there is one.
 		l.setupUID, l.setupGID = s.uid(), s.gid()
-		if mapped(s.UIDMap, 0) && mapped(s.GIDMap, 0) {
+		if !s.ownID() && mapped(s.UIDMap, 0) && mapped(s.GIDMap, 0) {
 			l.setupUID, l.setupGID = 0, 0
 		}
 	}
@@ -203,7 +203,7 @@ func (l *launching) attend() error {
 			return err
 		}
 	}
-	if l.spec.OOMScoreAdj != 0 && l.spec.UIDMap != nil {
+	if l.spec.OOMScoreAdj != 0 && !l.spec.ownID() {
 		if err := l.writeOOMScore(); err != nil {
 			return err
 		}

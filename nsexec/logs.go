@@ -41,15 +41,17 @@ func (l *launching) openPipes() error {
 		if _, err := unix.FcntlInt(uintptr(fds[0]), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
 			return failed("fcntl", err)
 		}
-		uid, gid := outside(s.UIDMap, s.uid()), outside(s.GIDMap, s.gid())
-		if err := unix.Fchown(fds[1], uid, gid); err != nil {
+		if s.ownID() {
+			continue
+		}
+		if err := unix.Fchown(fds[1], outside(s.UIDMap, s.uid()), outside(s.GIDMap, s.gid())); err != nil {
 			return failed("fchown", err)
 		}
 	}
 	return nil
 }
 
-// outside is the host's id of one of the sandbox's, -1 for that of the caller.
+// outside is the host's id of one of the sandbox's, -1 (nobody's) for none.
 func outside(maps []IDMap, id uint32) int {
 	for _, m := range maps {
 		if id >= m.Inside && id-m.Inside < m.Count {

@@ -59,6 +59,9 @@ type Spec struct {
 	// UIDMap and GIDMap are the user namespace's maps; nil maps UID (and GID) to
 	// the caller's own effective ids, without any privilege.
 	UIDMap, GIDMap []IDMap
+	// MapPrograms are newuidmap and newgidmap, for a caller that may not write the maps
+	// itself. The Worker's id is the caller's own, then, which also builds the root.
+	MapPrograms *[2]string
 	// UID and GID are the Worker's ids inside; zero is DefaultID.
 	UID, GID    uint32
 	Hostname    string // "" is "worker"

@@ -240,8 +240,11 @@ func (b *script) overlay(o mounts.Overlay, made map[string]bool) {
 	b.Add(unix.SYS_SETFSGID, num(b.spec.gid()))
 	b.Add(unix.SYS_SETFSUID, num(b.spec.uid()))
 	b.newfs("overlay", int(attr), opts...)
-	b.Add(unix.SYS_SETFSUID, num(0)) // without a mapping of 0 nothing changes
-	b.Add(unix.SYS_SETFSGID, num(0))
+	// Back, which without a mapping of 0 changes nothing. A change would make the
+	// caller, whose memory this is, undumpable (prctl(2)): an ordinary one could write
+	// no further maps.
+	b.Add(unix.SYS_SETFSUID, num(b.setupUID))
+	b.Add(unix.SYS_SETFSGID, num(b.setupGID))
 	b.mountOn(o.Target, made)
 }
 

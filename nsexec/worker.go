@@ -95,7 +95,7 @@ func niceValue() int {
 // oomScore sets oom_score_adj. With an id range only the launcher may write it.
 func (b *script) oomScore() {
 	b.step("setting the OOM score", policy.CodeLimitsInvalid, "")
-	if b.spec.UIDMap != nil {
+	if !b.spec.ownID() {
 		b.Add(unix.SYS_WRITE, num(b.syncFD), b.Str("o"), num(1)).Expect(1)
 		b.waitForLauncher()
 		return

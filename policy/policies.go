@@ -236,6 +236,8 @@ type SandboxPolicy struct {
 	// not every kernel has are applied where possible, and evidence says which:
 	// see Protections. What is not named there is never left out.
 	Require []Protection `json:"require,omitempty"`
+	// IDs asks for a range of ids where the helper is an ordinary user.
+	IDs IDs `json:"ids,omitempty"`
 	// ScratchNoExec mounts /scratch noexec.
 	ScratchNoExec bool `json:"scratch_noexec,omitempty"`
 	// Quota bounds the workspace's disk.
@@ -284,6 +286,9 @@ func (p SandboxPolicy) Validate() error {
 	}
 	if err := ValidateRequired(p.Require); err != nil {
 		return err
+	}
+	if p.IDs != IDsSingle && p.IDs != IDsRange {
+		return Errorf(CodePolicyInvalid, op, "%q is no choice of ids", Printable(string(p.IDs))).WithHint("Use range, or leave it out.")
 	}
 	if err := ValidateTools(p.Tools, p.Root); err != nil {
 		return err

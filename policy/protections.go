@@ -13,6 +13,18 @@ const (
 	// ProtectLimits is a control group with every limit that was asked for of all
 	// the Worker's processes together.
 	ProtectLimits Protection = "limits"
+	// ProtectIDRange is a range of host ids for the Worker's user namespace, which a
+	// root helper always has: see IDsRange.
+	ProtectIDRange Protection = "id_range"
+)
+
+// IDs says which of the host's ids a Worker's user namespace has where the helper is an
+// ordinary user.
+type IDs string
+
+const (
+	IDsSingle IDs = ""      // the user's own
+	IDsRange  IDs = "range" // and the user's range of subordinate ids (subuid(5)), where there is one
 )
 
 // Protections is what a launch could apply of those.
@@ -23,14 +35,17 @@ type Protections struct {
 	// CgroupVersion is 2 or 1 where a control group keeps the limits that were asked
 	// for; 0 where none was asked for, or none could be had.
 	CgroupVersion int `json:"cgroup_version,omitempty"`
+	// IDRange is how many ids of the host's the Worker's user namespace has; 0 stands
+	// for one, the helper's own.
+	IDRange uint32 `json:"id_range,omitempty"`
 }
 
 // ValidateRequired checks a policy's list.
 func ValidateRequired(list []Protection) error {
 	for i, p := range list {
-		if p != ProtectLandlock && p != ProtectLimits {
+		if p != ProtectLandlock && p != ProtectLimits && p != ProtectIDRange {
 			return Errorf(CodePolicyInvalid, "policy.sandbox", "%q is no protection that can be required", Printable(string(p))).
-				WithHint("Use landlock or limits; the others are always applied.")
+				WithHint("Use landlock, limits or id_range; the others are always applied.")
 		}
 		if slices.Contains(list[:i], p) {
 			return Errorf(CodePolicyInvalid, "policy.sandbox", "the protection %s is required twice", p)

@@ -176,7 +176,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
 		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Audit:  a.SandboxPolicy.Seccomp == policy.SeccompAudit,
-		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require,
+		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require, IDs: a.SandboxPolicy.IDs,
 		Terminal: l.terminal, Resident: l.resident, Rows: l.rows, Columns: l.columns,
 		Tools: a.SandboxPolicy.Tools, ConfigBundle: a.SandboxPolicy.ConfigBundle, Secrets: l.secrets, Logs: l.logs, DieWithParent: l.dieWithParent, ReadOnly: l.readOnly, Transient: l.unrecorded, Volatile: l.volatile,
 	}

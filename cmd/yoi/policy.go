@@ -77,6 +77,9 @@ func (a *app) underPolicy(file string, flags policy.SandboxPolicy) (policy.Sandb
 			p.Require = append(p.Require, r)
 		}
 	}
+	if flags.IDs != policy.IDsSingle {
+		p.IDs = flags.IDs
+	}
 	for _, t := range flags.Tools {
 		if !slices.Contains(p.Tools, t) {
 			p.Tools = append(p.Tools, t)

@@ -27,6 +27,7 @@ type runFlags struct {
 	allow                                          []string
 	transparent                                    bool
 	require                                        []string
+	ids                                            string
 	policy                                         string
 	timeout                                        time.Duration
 	keep                                           bool
@@ -72,7 +73,8 @@ With --json the evidence goes to stdout and the command's own output to stderr.`
 	networkFlags(fl, &f.network, &f.allow, &f.transparent)
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringVar(&f.policy, "policy", "", "a sandbox policy's `FILE`, TOML or JSON; other flags go first (see yoi policy)")
-	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock or limits (repeatable)")
+	fl.StringArrayVar(&f.require, "require", nil, "refuse to start without this `PROTECTION`: landlock, limits or id_range (repeatable)")
+	fl.StringVar(&f.ids, "ids", "", "as an ordinary user: `range` gives the sandbox the user's subordinate ids too (default: the user's own id alone)")
 	f.root.add(fl)
 	f.authority.register(c, true)
 	return c
@@ -141,7 +143,7 @@ func (a *app) runRequest(f runFlags, argv []string) (runtime.RunRequest, error) 
 	req.Sandbox = policy.SandboxPolicy{
 		Network: networkOf(f.network, f.allow, f.transparent),
 		Seccomp: policy.SeccompProfile(f.seccomp),
-		Require: protections(f.require),
+		Require: protections(f.require), IDs: policy.IDs(f.ids),
 	}
 	if req.Sandbox.Root, err = f.root.profile(); err != nil {
 		return req, err

@@ -18,13 +18,13 @@ func (a *app) wsCommand() *cobra.Command {
 }
 
 type createFlags struct {
-	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key, policy string
-	allow                                                                                  []string
-	transparent                                                                            bool
-	scope, env, require                                                                    []string
-	shared                                                                                 sharedFlags
-	root                                                                                   rootFlags
-	authority                                                                              authorityFlags
+	workspace, rev, branch, strategy, dirty, patch, cleanup, network, seccomp, key, policy, ids string
+	allow                                                                                       []string
+	transparent                                                                                 bool
+	scope, env, require                                                                         []string
+	shared                                                                                      sharedFlags
+	root                                                                                        rootFlags
+	authority                                                                                   authorityFlags
 }
 
 func (a *app) wsCreate() *cobra.Command {
@@ -65,7 +65,8 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	networkFlags(fl, &f.network, &f.allow, &f.transparent)
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")
 	fl.StringVar(&f.policy, "policy", "", "a sandbox policy's `FILE`, TOML or JSON; other flags go first (see yoi policy)")
-	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock or limits (repeatable)")
+	fl.StringArrayVar(&f.require, "require", nil, "start no Worker without this `PROTECTION`: landlock, limits or id_range (repeatable)")
+	fl.StringVar(&f.ids, "ids", "", "as an ordinary user: `range` gives the sandbox the user's subordinate ids too (default: the user's own id alone)")
 	f.shared.register(c)
 	f.root.add(fl)
 	f.authority.register(c, false)
@@ -77,7 +78,7 @@ func (a *app) createRequest(f createFlags, argv []string) (req runtime.CreateWor
 	req = runtime.CreateWorkspaceRequest{
 		WorkspaceID: policy.WorkspaceID(f.workspace), Strategy: policy.StrategyName(f.strategy),
 		DirtyState: policy.DirtyStatePolicy(f.dirty), IdempotencyKey: f.key,
-		Sandbox: policy.SandboxPolicy{Network: networkOf(f.network, f.allow, f.transparent), Seccomp: policy.SeccompProfile(f.seccomp), Require: protections(f.require)},
+		Sandbox: policy.SandboxPolicy{Network: networkOf(f.network, f.allow, f.transparent), Seccomp: policy.SeccompProfile(f.seccomp), Require: protections(f.require), IDs: policy.IDs(f.ids)},
 	}
 	if f.cleanup != "" {
 		if req.Cleanup, err = policy.ParseCleanupPolicy(f.cleanup); err != nil {

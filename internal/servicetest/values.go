@@ -86,7 +86,7 @@ func WorkerRecord() runtime.Worker {
 		Command: []string{"make", "-j2"}, RelativeCwd: "src", CreatedAt: Then, StartedAt: Then.Add(time.Second),
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
 		Network:     &policy.NetworkUsage{Allowed: 2, Refused: 1, BytesOut: 100, BytesIn: 200, Unlogged: 1, Rules: []policy.NetworkRuleUsage{{Rule: "example.org:443", Allowed: 2, BytesOut: 100, BytesIn: 200}}},
-		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2},
+		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2, IDRange: 65536},
 		ToolsDigest: "sha256:" + strings.Repeat("6", 64),
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
 		Terminal:    true, Paused: true, Sessions: []runtime.Session{session()}, SessionsBefore: 3,
@@ -131,7 +131,7 @@ func sandbox() policy.SandboxPolicy {
 			IORead: 1 << 20, IOWrite: 1 << 20, TmpSize: 1 << 30, HomeSize: 1 << 30, ShmSize: 1 << 26, LogSize: 1 << 26},
 		Tools: []string{"git"}, ConfigBundle: policy.BundleDigest(Patch),
 		Secrets: []policy.Secret{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Prefix: "Bearer "}},
-		Require: []policy.Protection{policy.ProtectLandlock}, ScratchNoExec: true,
+		Require: []policy.Protection{policy.ProtectLandlock}, IDs: policy.IDsRange, ScratchNoExec: true,
 		Quota: policy.Quota{Bytes: 1 << 20, Inodes: 100, Hard: true}, BuildCache: true, PublishCaches: true,
 	}
 }
