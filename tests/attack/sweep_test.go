@@ -14,6 +14,7 @@ import (
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/runtime"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
@@ -75,18 +76,22 @@ func plant(t *testing.T, repo testenv.Repo, fs string, uid int) planted {
 }
 
 // errands makes git and the shell talk, into files that the sweep reads.
-const errands = `cd /workspace/small; exec 2>/scratch/errors >/scratch/output; set -x
+const errands = `cd /workspace/REPO; exec 2>/scratch/errors >/scratch/output; set -x
 git config -l --show-origin --show-scope; git remote -v; git rev-parse --git-dir --show-toplevel --git-common-dir; git count-objects -v
 git log -3 --format=fuller; git reflog; git stash list; git worktree list; git submodule status; git status; git fsck --connectivity-only
-git fetch; git push; git pull; git clone /run/yoi/objects/small /tmp/c; git gc; git worktree add /scratch/w; git maintenance run; git bundle create /scratch/b HEAD
-cat /proc/self/mountinfo; mount; df -a; ls -laR /run /scratch /home /var /workspace/small/.git; find / -xdev -newer /etc/passwd; ls /nowhere/; cd /workspace/small/../..; pwd -P
-stat -f / /workspace/small /scratch /run/yoi/objects/small; env; id; ls -la /proc/self/fd /proc/self/map_files; :
+git fetch; git push; git pull; git clone /run/yoi/objects/REPO /tmp/c; git gc; git worktree add /scratch/w; git maintenance run; git bundle create /scratch/b HEAD
+cat /proc/self/mountinfo; mount; df -a; ls -laR /run /scratch /home /var /workspace/REPO/.git; find / -xdev -newer /etc/passwd; ls /nowhere/; cd /workspace/REPO/../..; pwd -P
+stat -f / /workspace/REPO /scratch /run/yoi/objects/REPO; env; id; ls -la /proc/self/fd /proc/self/map_files; :
 `
 
-func (c planted) sweep(t *testing.T, args ...string) rig.Result {
+// sweeping is what the Worker does in the workspace of a repository.
+func (c planted) sweeping(repo string) []string {
+	return []string{"sh", "-c", "(" + strings.ReplaceAll(errands, "REPO", repo) + ")\nexec /workspace/" + repo + "/intruder sweep " + hex.EncodeToString([]byte(c.word)) + " /"}
+}
+
+func (c planted) sweep(t *testing.T, repo string, args ...string) rig.Result {
 	t.Helper()
-	word := hex.EncodeToString([]byte(c.word))
-	cmd := c.y.Cmd(append(append([]string{"run", "--repo", c.src.Dir}, args...), "--", "sh", "-c", "("+errands+")\nexec /workspace/small/intruder sweep "+word+" /")...)
+	cmd := c.y.Cmd(append(append(args, "--"), c.sweeping(repo)...)...)
 	cmd.Dir = c.place.Dir
 	return rig.Finish(t, cmd)
 }
@@ -107,24 +112,19 @@ func TestAttackSweep(t *testing.T) {
 			c := plant(t, repo, fs, uid)
 			// A workspace of somebody else's in the same Runtime root.
 			c.y.OK(t, "run", "--keep", "--repo", c.src.Dir, "--", "sh", "-c", "echo 'the secret "+c.word+"' >secret.txt; git add secret.txt; git commit -qm "+c.word)
-			for _, strategy := range rig.Strategies(fs) {
-				if swept[sweptKey{strategy, uid}] {
+			for _, w := range c.place.Ways(t, c.y, c.src) {
+				if swept[sweptKey{w.Strategy, uid}] {
 					continue
 				}
-				swept[sweptKey{strategy, uid}] = true
-				t.Run(fmt.Sprintf("%s/%s", c.place, strategy), func(t *testing.T) {
-					r := c.sweep(t, "--strategy", string(strategy))
+				swept[sweptKey{w.Strategy, uid}] = true
+				t.Run(fmt.Sprintf("%s/%s", c.place, w.Strategy), func(t *testing.T) {
+					r := c.sweep(t, w.ID, w.Run()...)
 					if r.Code != 1 || !strings.HasPrefix(r.Stdout, "refused: ") {
 						t.Errorf("exit %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 					}
 				})
 			}
 			if fs == "ext4" {
-				t.Run(fmt.Sprintf("%s/git_sparse", c.place), func(t *testing.T) {
-					if r := c.sweep(t, "--strategy", "git_sparse", "--scope", "src"); r.Code != 1 || !strings.HasPrefix(r.Stdout, "refused: ") {
-						t.Errorf("exit %d\n%s%s", r.Code, r.Stdout, r.Stderr)
-					}
-				})
 				t.Run(fmt.Sprintf("%s/shown", c.place), c.found)
 			}
 			for _, ws := range workspaces(t, c.y) {
@@ -135,10 +135,55 @@ func TestAttackSweep(t *testing.T) {
 	}
 }
 
+// TestAttackSweepBehindDaemons is the same for a Worker of the two daemons, which have
+// sockets, logs and an environment of their own.
+func TestAttackSweepBehindDaemons(t *testing.T) {
+	testenv.Root(t)
+	repo := trojan(t)
+	for name, helperUID := range map[string]int{"privileged": 0, "user": rig.Ordinary} {
+		t.Run(name, func(t *testing.T) {
+			c := plant(t, repo, "ext4", rig.Ordinary)
+			d := rig.NewDaemons(t, c.place, helperUID)
+			d.HelperEnv = c.y.Env
+			d.RuntimedEnv = c.y.Env
+			d.Start(t)
+			// A workspace of somebody else's, and what its Worker said.
+			other := d.Workspace(t, c.src.Dir, nil)
+			said := d.Spawn(t, other.ID, "echo 'the secret "+c.word+"' | tee secret.txt")
+			if _, err := d.Client.WaitWorker(t.Context(), said.ID); err != nil {
+				t.Fatal(err)
+			}
+			ws := d.Workspace(t, c.src.Dir, nil)
+			w, err := d.Client.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: c.sweeping("small")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended, err := d.Client.WaitWorker(t.Context(), w.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			if _, err := d.Client.WorkerLogs(t.Context(), w.ID, runtime.LogsRequest{}, &b); err != nil {
+				t.Fatal(err)
+			}
+			if ended.Outcome == nil || ended.Outcome.ExitCode != 1 || !strings.HasPrefix(b.String(), "refused: ") {
+				t.Errorf("%+v\n%s", ended.Outcome, b.String())
+			}
+			for _, id := range []policy.AllocationID{other.ID, ws.ID} {
+				if _, err := d.Client.RemoveWorkspace(t.Context(), id, runtime.RemoveWorkspaceRequest{Discard: true}); err != nil {
+					t.Error(err)
+				}
+			}
+			d.Stop(t)
+			rig.Clean(t, d.Root)
+		})
+	}
+}
+
 // found shows that the sweep finds what is there: a source that is mounted as it
 // is has its path in mountinfo, and on the host there is everything.
 func (c planted) found(t *testing.T) {
-	r := c.sweep(t, "--dirty", "direct_legacy_mount")
+	r := c.sweep(t, "small", "run", "--repo", c.src.Dir, "--dirty", "direct_legacy_mount")
 	if r.Code != 0 || !strings.Contains(r.Stdout, "mountinfo") {
 		t.Errorf("with a bind mount: exit %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
