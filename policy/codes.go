@@ -29,6 +29,7 @@ const (
 	CodeIDInvalid            Code = "id_invalid"
 	CodePolicyInvalid        Code = "policy_invalid"
 	CodeLimitsInvalid        Code = "limits_invalid"
+	CodeWorkerUnkillable     Code = "worker_unkillable"
 	CodeIDRangeUnavailable   Code = "id_range_unavailable"
 	CodeLimitsUnavailable    Code = "limits_unavailable"
 	CodeNetworkRuleInvalid   Code = "network_rule_invalid"
@@ -224,6 +225,7 @@ var catalog = []Info{
 	{CodeIDInvalid, 400, "The id is malformed", "Use lower-case letters, digits, dot, dash and underscore, at most 64 characters."},
 	{CodePolicyInvalid, 400, "The policy is invalid", "Correct the field that the message names."},
 	{CodeLimitsUnavailable, 503, "This host keeps no limits of all a Worker's processes together", "Run the helper in a delegated control group (Delegate=yes), or leave the limit out."},
+	{CodeWorkerUnkillable, 409, "The Worker was killed and does not end", "One of its processes sleeps in the kernel, as on a file system that does not answer: yoi worker top. Its end is recorded when it comes."},
 	{CodeIDRangeUnavailable, 503, "This user has no range of subordinate ids", "Install newuidmap and newgidmap, and give the user a range: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER."},
 	{CodeLimitsInvalid, 400, "The limits make no sense", "Correct the limit that the message names."},
 	{CodeNetworkRuleInvalid, 400, "A network rule is invalid", "Write HOST:PORT, *.DOMAIN:PORT or ADDRESS:PORT, and @PREFIX behind a name that leads into a private network."},

@@ -84,6 +84,9 @@ const (
 	defaultGrace = 10 * time.Second
 	// killGrace is for PID 1 to record a KILL before it is killed itself.
 	killGrace = 2 * time.Second
+	// deathGrace is for the kernel to end what was killed: one process that sleeps
+	// uninterruptibly keeps the whole pid namespace.
+	deathGrace = 5 * time.Second
 )
 
 // StopWorker ends a Worker: TERM, the grace, KILL.
@@ -129,7 +132,13 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 	if err := r.helper.Kill(ctx, id); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
 		return Worker{}, err
 	}
-	return r.WaitWorker(ctx, id)
+	dying, cancel := context.WithTimeout(ctx, deathGrace)
+	w, err = r.WaitWorker(dying, id)
+	cancel()
+	if err == nil || ctx.Err() != nil {
+		return w, err
+	}
+	return Worker{}, policy.Errorf(policy.CodeWorkerUnkillable, "runtime.stop", "the worker %s was killed and does not end", id).Because(err)
 }
 
 // WaitWorker returns once a Worker has ended and its outcome is recorded.
