@@ -15,6 +15,7 @@ import (
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
+	"yoi.dev/yoi-runtime/policy/seccomp"
 )
 
 // EnterRequest runs a command in a live Worker's sandbox.
@@ -57,6 +58,7 @@ type session struct {
 	worker policy.WorkerID
 	s      *nsexec.Session
 	init   *os.File
+	audit  *audit // nil unless its refusals are told
 }
 
 // hangupGrace is what a session's processes have between HUP and KILL.
@@ -85,10 +87,14 @@ func (l *Local) Enter(ctx context.Context, req EnterRequest, files EnterFiles) (
 		init.Close()
 		return nil, err
 	}
+	entered := &session{worker: id, s: s, init: init}
+	if s.Notifications != nil {
+		entered.audit = startAudit(s.Notifications, files.Filter)
+	}
 	l.mu.Lock()
 	_, taken := l.sessions[req.SessionID]
 	if !taken {
-		l.sessions[req.SessionID] = &session{worker: id, s: s, init: init}
+		l.sessions[req.SessionID] = entered
 	}
 	l.mu.Unlock()
 	if taken {
@@ -112,6 +118,9 @@ func (l *Local) sessionSpec(ctx context.Context, init *os.File, req LaunchReques
 		Plan:    mounts.Plan{Ops: []mounts.Op{mounts.Proc{Target: "/proc"}, mounts.Dev{Target: "/dev"}}},
 		Rlimits: rlimits(req.Limits), Nice: req.Limits.Nice, OOMScoreAdj: req.Limits.OOMScoreAdj, Umask: 0o022,
 		Terminal: req.Terminal,
+	}
+	if req.Audit {
+		s.Filter, s.Notify = seccomp.Notifying(files.Filter), true
 	}
 	s.Winsize.Rows, s.Winsize.Cols = req.Rows, req.Columns
 	if s.Landlock, _, err = landlockFor(req, nsexec.LandlockABI()); err != nil {
@@ -290,6 +299,11 @@ func (l *Local) WaitSession(ctx context.Context, id policy.SessionID) (SessionOu
 		return SessionOutcome{}, err
 	}
 	out := SessionOutcome{Outcome: o}
+	if s.audit != nil {
+		// Processes that it leaves behind have the filter too; they are answered as
+		// before, and not told of any more.
+		out.Denied = s.audit.denials()
+	}
 	if o.Signal == int(unix.SIGKILL) {
 		// PID 1 gives its lock back before the kernel kills the rest.
 		live, err := l.lockHeld(s.worker)

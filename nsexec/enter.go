@@ -364,7 +364,10 @@ func (b *script) toStage(stage int, at map[int]int) {
 func (e *entering) attend(deadline context.Context) (*Session, error) {
 	session := &Session{init: e.init, started: time.Now(), done: make(chan struct{})}
 	if e.spec.Terminal {
-		master, err := e.receiveMaster()
+		master, err := e.receive()
+		if err == nil && master == nil {
+			err = e.unborn()
+		}
 		if err != nil {
 			return nil, e.abandon(deadline, session, err)
 		}
@@ -385,6 +388,12 @@ func (e *entering) attend(deadline context.Context) (*Session, error) {
 		return nil, e.abandon(deadline, session, enterFailed("pidfd_open", err))
 	}
 	session.Pidfd = os.NewFile(uintptr(fd), "pidfd")
+	if e.spec.Notify {
+		// Nothing comes of one that fails before, which Failure tells.
+		if session.Notifications, err = e.receive(); err != nil {
+			return nil, e.abandon(deadline, session, err)
+		}
+	}
 	e.awaitExec()
 	if deadline.Err() != nil {
 		return nil, e.abandon(deadline, session, nil)
@@ -430,8 +439,10 @@ func (e *entering) abandon(deadline context.Context, s *Session, err error) erro
 		_, _ = waitPidfd(s.Pidfd, unix.WEXITED, nil)
 		s.Pidfd.Close()
 	}
-	if s.Terminal != nil {
-		s.Terminal.Close()
+	for _, f := range []*os.File{s.Terminal, s.Notifications} {
+		if f != nil {
+			f.Close()
+		}
 	}
 	switch {
 	case e.ctx.Err() != nil:
@@ -445,27 +456,29 @@ func (e *entering) abandon(deadline context.Context, s *Session, err error) erro
 	return err
 }
 
-// receiveMaster takes the pty's master.
-func (e *entering) receiveMaster() (master *os.File, err error) {
+// receive takes a descriptor that the process sends; nil is its end before that.
+func (e *entering) receive() (f *os.File, err error) {
 	conn, err := e.sync.SyscallConn()
 	if err != nil {
 		return nil, enterFailed("recvmsg", err)
 	}
 	rerr := conn.Read(func(fd uintptr) bool {
-		master, err = receiveFile(int(fd))
+		f, err = receiveFile(int(fd))
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	if err == nil && rerr != nil {
 		err = enterFailed("recvmsg", rerr)
 	}
-	if err == nil && master == nil {
-		end, werr := waitPidfd(e.joiner, unix.WEXITED, nil)
-		if werr != nil {
-			return nil, enterFailed("waitid", werr)
-		}
-		err = e.verdict(end)
+	return f, err
+}
+
+// unborn is why there is no process of the session's.
+func (e *entering) unborn() error {
+	end, err := waitPidfd(e.joiner, unix.WEXITED, nil)
+	if err != nil {
+		return enterFailed("waitid", err)
 	}
-	return master, err
+	return e.verdict(end)
 }
 
 // onlyOpen closes all descriptors but the given.

@@ -21,6 +21,9 @@ type Session struct {
 	Pidfd *os.File
 	// Terminal is the pty's master if the Spec asked for one; the caller closes it.
 	Terminal *os.File
+	// Notifications is the filter's listener if the Spec asked for one; the caller
+	// closes it, and answers until then.
+	Notifications *os.File
 
 	init    *os.File
 	started time.Time

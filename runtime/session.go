@@ -224,6 +224,7 @@ func outcomeOfSession(v Session, o helper.SessionOutcome) Session {
 	if o.WorkerEnded {
 		v.End = registry.SessionWorkerEnded
 	}
+	v.Denied = deniedCalls(o.Denied)
 	return v
 }
 

@@ -312,16 +312,21 @@ func outcomeOf(o nsexec.Outcome, started, now time.Time) registry.Outcome {
 		ExitCode: o.ExitCode, CoreDumped: o.CoreDump, TimedOut: o.TimedOut, Lost: o.Lost, Exceeded: o.Exceeded,
 		OOMKilled: o.OOM, TasksDenied: o.TasksDenied, Stopped: o.Stopped, UserTime: o.UserTime, SystemTime: o.SystemTime, MaxRSS: o.MaxRSS,
 	}
-	for _, d := range o.Denied {
-		out.Denied = append(out.Denied, registry.DeniedCall{
-			Call: compile.Name(d.Call), Answer: unix.ErrnoName(unix.Errno(d.Errno)), Program: d.Program, Count: d.Count,
-		})
-	}
+	out.Denied = deniedCalls(o.Denied)
 	if !started.IsZero() && end.After(started) {
 		out.WallTime = end.Sub(started)
 	}
 	if o.Signal != 0 {
 		out.Signal = unix.SignalName(unix.Signal(o.Signal))
+	}
+	return out
+}
+
+func deniedCalls(ds []nsexec.Denial) (out []registry.DeniedCall) {
+	for _, d := range ds {
+		out = append(out, registry.DeniedCall{
+			Call: compile.Name(d.Call), Answer: unix.ErrnoName(unix.Errno(d.Errno)), Program: d.Program, Count: d.Count,
+		})
 	}
 	return out
 }

@@ -183,6 +183,7 @@ func (a *app) endOfSession(s runtime.Session) error {
 	if s.End == "worker_ended" {
 		fmt.Fprintln(a.stderr, "yoi: the worker has ended, and the command with it")
 	}
+	a.printDeniedCalls(s.Denied)
 	if a.json {
 		return a.printJSON(s)
 	}

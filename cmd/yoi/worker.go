@@ -95,10 +95,13 @@ func (a *app) showWorker(w runtime.Worker) error {
 // printDenied says on stderr which system calls were refused, under the profile
 // audit.
 func (a *app) printDenied(w runtime.Worker) {
-	if w.Outcome == nil {
-		return
+	if w.Outcome != nil {
+		a.printDeniedCalls(w.Outcome.Denied)
 	}
-	for _, d := range w.Outcome.Denied {
+}
+
+func (a *app) printDeniedCalls(denied []runtime.DeniedCall) {
+	for _, d := range denied {
 		fmt.Fprintf(a.stderr, "yoi: refused: %s, by %s: %s, %d times\n", policy.Printable(d.Call), policy.Printable(d.Program), policy.Printable(d.Answer), d.Count)
 	}
 }

@@ -86,6 +86,7 @@ func WorkerRecord() runtime.Worker {
 		Command: []string{"make", "-j2"}, RelativeCwd: "src", CreatedAt: Then, StartedAt: Then.Add(time.Second),
 		EndedAt: Then.Add(time.Minute), Workspace: &ws, Diagnostics: []policy.Diagnostic{warning()},
 		Network:     &policy.NetworkUsage{Allowed: 2, Refused: 1, BytesOut: 100, BytesIn: 200, Unlogged: 1, Rules: []policy.NetworkRuleUsage{{Rule: "example.org:443", Allowed: 2, BytesOut: 100, BytesIn: 200}}},
+		Allow:       []string{"example.org:443"},
 		Protections: &policy.Protections{LandlockABI: 7, CgroupVersion: 2, IDRange: 65536},
 		ToolsDigest: "sha256:" + strings.Repeat("6", 64),
 		Secrets:     []policy.SecretUse{{Handle: "npm", As: policy.SecretHTTPHeader, Name: "X-Token", Host: "npm.example.org", Store: "file"}},
@@ -214,12 +215,14 @@ func session() runtime.Session {
 	return runtime.Session{
 		ID: "se-0123456789abcdef", Kind: "exec", UID: 1000, Command: []string{"sh"}, RelativeCwd: "src", Terminal: true,
 		StartedAt: Then, EndedAt: Then, End: "signaled", ExitCode: 137, Signal: "SIGKILL", HungUp: true,
+		Denied: []runtime.DeniedCall{{Call: "ptrace", Answer: "EPERM", Program: "gdb", Count: 3}},
 	}
 }
 
 // Egress is a Worker's way out.
 func Egress() runtime.EgressReport {
 	return runtime.EgressReport{
+		Lost:     true,
 		WorkerID: Worker, Policy: policy.NetworkPolicy{Mode: policy.NetworkAllowlist, Rules: []string{"example.org:443"}, Transparent: true, MaxBytes: 1, MaxConnections: 2, IdleTimeout: time.Second},
 		Usage: *WorkerRecord().Network,
 		Decisions: []runtime.Decision{

@@ -43,6 +43,8 @@ type Session struct {
 	Signal   string     `json:"signal,omitempty"`
 	// HungUp says that its caller had gone before it ended.
 	HungUp bool `json:"hung_up,omitempty"`
+	// Denied are the system calls that it was refused, under the seccomp profile audit.
+	Denied []DeniedCall `json:"denied,omitempty"`
 }
 
 // maxSessions bounds a Worker's record.

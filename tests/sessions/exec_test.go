@@ -59,6 +59,41 @@ func TestExec(t *testing.T) {
 	})
 }
 
+// TestExecAudit: under the profile audit a session's refusals are its own, and it is
+// refused what the Worker is.
+func TestExecAudit(t *testing.T) {
+	eachHost(t, func(t *testing.T, h *host) {
+		const tries = "unshare -U true; unshare -U true; exit 3"
+		plain := h.spawn(t, nil, waits)
+		if r := h.Run(t, "worker", "exec", plain, "--", "sh", "-c", tries).Want(t, 3); strings.Contains(r.Stderr, "yoi: refused") {
+			t.Errorf("unasked it tells %q", r.Stderr)
+		}
+		h.OK(t, "worker", "stop", "--grace", "1s", plain)
+		var ws struct{ ID string }
+		h.Run(t, "ws", "create", "--json", "--seccomp", "audit", "app").Want(t, 0).JSON(t, &ws)
+		audited := *h
+		audited.ws = ws.ID
+		wk := audited.spawn(t, nil, waits)
+		const line = "yoi: refused: unshare, by unshare: EPERM, 2 times\n"
+		if r := h.Run(t, "worker", "exec", wk, "--", "sh", "-c", tries).Want(t, 3); !strings.Contains(r.Stderr, line) {
+			t.Errorf("told is %q", r.Stderr)
+		}
+		// On a terminal too; and what it leaves behind is answered as before.
+		if r := h.Run(t, "worker", "exec", "-t", wk, "--", "sh", "-c", "(sleep 0.2; unshare -U true 2>/scratch/later; echo $? >>/scratch/later) & "+tries).Want(t, 3); !strings.Contains(r.Stderr, line) {
+			t.Errorf("on a terminal told is %q", r.Stderr)
+		}
+		h.Run(t, "worker", "exec", wk, "--", "no-such-program").Refused(t, 127, policy.CodeCommandNotFound)
+		if all := h.sessions(t, wk); len(all) != 2 || len(all[0].Denied) == 0 || all[0].Denied[len(all[0].Denied)-1].Count != 2 {
+			t.Errorf("recorded is %+v", all)
+		}
+		h.OK(t, "worker", "stop", "--grace", "1s", wk)
+		if out := h.OK(t, "worker", "show", "--json", wk); strings.Contains(out, `"outcome"`) && strings.Contains(strings.Split(out, `"sessions"`)[0], `"denied"`) {
+			t.Errorf("the Worker is told to have been refused what its session was: %s", out)
+		}
+		h.OK(t, "ws", "rm", "--discard", ws.ID)
+	})
+}
+
 // TestExecEnds: with the Worker, by the kernel, and with its caller, however that goes.
 func TestExecEnds(t *testing.T) {
 	eachHost(t, func(t *testing.T, h *host) {
