@@ -101,7 +101,7 @@ var events = []EventInfo{
 		"Its processes go on.",
 		"Nothing is to be done."},
 	{EventWorkerOutputLeftOut, "81b7d7e9fb89d3635d42fae7996afd98", "Some of a Worker's output is not in the journal",
-		"The Worker wrote more than journal.worker_output_rate or journal.worker_output_max of config.toml allow, or was given secrets that it could print. The Worker was not held up, and its log file has everything.",
+		"The Worker wrote more than journal.worker_output_rate or journal.worker_output_max of config.toml allow, or was given secrets that it could print. The Worker was not held up, and its log file has as much as log_size keeps.",
 		"yoi worker logs @YOI_WORKER_ID@ shows it. Raise the bound in config.toml if the journal is to have more."},
 	{EventSessionStarted, "20a38ac654861e69d4b1dc90ec62208e", "Somebody entered a Worker",
 		"A command was started beside the Worker, or its terminal attached to; the entry has the caller's uid.",

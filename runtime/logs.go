@@ -18,27 +18,19 @@ const logChunk = 128 << 10
 func copyLog(w io.Writer, f *os.File, at, n int64) (next, copied int64, err error) {
 	buf := make([]byte, min(n, logChunk))
 	for copied < n {
-		m, err := f.ReadAt(buf[:min(n-copied, int64(len(buf)))], at)
-		if err != nil && err != io.EOF {
-			return at, copied, logFailed(err)
-		}
-		if m == 0 {
-			return at, copied, nil
-		}
-		// Asked afterwards, since the gap may have grown over what was just read.
-		from, to, err := nsexec.LogGap(f)
+		m, missing, _, err := readLog(f, buf[:min(n-copied, int64(len(buf)))], at)
 		if err != nil {
 			return at, copied, logFailed(err)
 		}
-		if at >= from && at < to {
-			if _, err := fmt.Fprintf(w, "\n[yoi: %d bytes dropped: the log's limit]\n", to-at); err != nil {
+		if missing > 0 {
+			if _, err := fmt.Fprintf(w, "\n[yoi: %d bytes dropped: the log's limit]\n", missing); err != nil {
 				return at, copied, err
 			}
-			at = to
+			at += missing
 			continue
 		}
-		if at < from && at+int64(m) > from {
-			m = int(from - at)
+		if m == 0 {
+			return at, copied, nil
 		}
 		m, err = w.Write(buf[:m])
 		at, copied = at+int64(m), copied+int64(m)
@@ -47,6 +39,29 @@ func copyLog(w io.Writer, f *os.File, at, n int64) (next, copied int64, err erro
 		}
 	}
 	return at, copied, nil
+}
+
+// readLog reads what a log has at an offset, or says how many bytes are missing there.
+// before says that they are missing behind what was read.
+func readLog(f *os.File, buf []byte, at int64) (n int, missing int64, before bool, err error) {
+	n, err = f.ReadAt(buf, at)
+	if err != nil && err != io.EOF {
+		return 0, 0, false, err
+	}
+	if n == 0 {
+		return 0, 0, false, nil
+	}
+	// Asked afterwards, since the gap may have grown over what was just read.
+	from, to, err := nsexec.LogGap(f)
+	switch {
+	case err != nil:
+		return 0, 0, false, err
+	case at >= from && at < to:
+		return 0, to - at, false, nil
+	case at < from && at+int64(n) >= from:
+		return int(from - at), 0, true, nil
+	}
+	return n, 0, false, nil
 }
 
 func logFailed(err error) error {

@@ -323,13 +323,21 @@ func (c *copier) copy(ctx context.Context, s *stream, last bool) error {
 	}
 	buf := make([]byte, maxOutputLine+1)
 	for {
-		n, err := s.file.ReadAt(buf, s.At)
-		if err != nil && err != io.EOF {
+		n, missing, cut, err := readLog(s.file, buf, s.At)
+		if err != nil {
 			return err
+		}
+		if missing > 0 {
+			c.o.r.leftOut(c.w, s.name, "log_size", missing)
+			s.At += missing
+			if err := c.save(); err != nil {
+				return err
+			}
+			continue
 		}
 		got := buf[:n]
 		for len(got) > 0 {
-			line, size := cutLine(got, last && n < len(buf), len(got) == len(buf))
+			line, size := cutLine(got, last && n < len(buf) || cut, len(got) == len(buf))
 			if size == 0 {
 				break // the rest of a line that is being written, or is at the end of buf
 			}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
@@ -302,4 +304,27 @@ func TestBudget(t *testing.T) {
 	take(time.Second, 2, true)
 	take(2*time.Second, 1, false)
 	take(outputInterval, 1000, true) // alone, or it would never come
+}
+
+// TestOutputOverAGap: what a log's limit took away before it was copied is left out,
+// and said to be.
+func TestOutputOverAGap(t *testing.T) {
+	const block = 64 << 10
+	d := newDesk(t, t.TempDir()+"/root", JournalConfig{})
+	w := d.worker()
+	d.write("stdout", "first\npart "+strings.Repeat("x", 2*block)+"\nlast\n")
+	f, err := os.OpenFile(filepath.Join(d.dir, "workers/wk-1/logs/stdout"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 4096, 2*block-4096); err != nil {
+		t.Fatal(err)
+	}
+	d.o.follow(w)
+	rest := strings.Repeat("x", len("first\npart "))
+	d.want("stdout first", "stdout part "+strings.Repeat("x", 4096-len("first\npart ")), "stdout "+rest, "stdout last")
+	if log := d.logged(); !strings.Contains(log, "reason=log_size") || !strings.Contains(log, fmt.Sprintf("bytes=%d", 2*block-4096)) {
+		t.Errorf("said is %s", log)
+	}
 }

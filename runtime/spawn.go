@@ -274,8 +274,8 @@ func (r *Runtime) finish(ctx context.Context, id policy.WorkerID, started time.T
 	if network != nil {
 		r.count().Egress(network.Allowed, network.Refused)
 	}
-	if refused != nil {
-		r.note([]policy.Diagnostic{*refused}, workerAttrs(w)...)
+	if len(warnings) > 0 {
+		r.note(warnings, workerAttrs(w)...)
 	}
 	return w, err
 }

@@ -19,9 +19,9 @@ import (
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
-// mounting tries to get a FUSE file system, whose requests it would never answer:
+// mountingFUSE tries to get a FUSE file system, whose requests it would never answer:
 // the device, a node for it, and a mount in namespaces of its own.
-const mounting = `
+const mountingFUSE = `
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 def said(what, ok): print(what, "REACHED" if ok else "no")
@@ -45,7 +45,7 @@ func TestAttackFUSE(t *testing.T) {
 		for _, profile := range []string{"default", "nested"} {
 			t.Run(fmt.Sprint(uid, profile), func(t *testing.T) {
 				s := newStand(t, uid)
-				out := s.y.OK(t, "run", "--repo", s.repo.Dir, "--seccomp", profile, "--", "python3", "-c", mounting)
+				out := s.y.OK(t, "run", "--repo", s.repo.Dir, "--seccomp", profile, "--", "python3", "-c", mountingFUSE)
 				if strings.Contains(out, "REACHED") || strings.Count(out, " no\n") != 8 {
 					t.Errorf("it says\n%s", out)
 				}
