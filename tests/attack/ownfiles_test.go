@@ -85,7 +85,7 @@ var dropped = regexp.MustCompile(`\n\[yoi: (\d+) bytes dropped: the log's limit\
 // no moment, and what is kept is the beginning and the end.
 func TestAttackLogFlood(t *testing.T) {
 	testenv.Root(t)
-	const limit, flood = 1 << 20, 96 << 20
+	const limit, flood = 1 << 20, 24 << 20
 	script := fmt.Sprintf(`echo first words; stty -onlcr 2>/dev/null; head -c %d /dev/zero | tr '\0' x; head -c %d /dev/zero >&2; echo last words`, flood, flood/2)
 	for _, uid := range []int{0, rig.Ordinary} {
 		for _, terminal := range []bool{false, true} {
