@@ -554,6 +554,8 @@ type Act struct {
 	Outcome string    `json:"outcome"` // "ok" or a code
 }
 
+const shownAudit = 100 // lines, unless a request says otherwise
+
 func (c *call) audit() ([]Act, error) {
 	before, err := c.number("before", math.MaxInt64)
 	if err != nil {
@@ -564,7 +566,7 @@ func (c *call) audit() ([]Act, error) {
 		return nil, err
 	}
 	if limit == 0 {
-		limit = 100
+		limit = shownAudit
 	}
 	got, err := c.b.store.Audit(c.ctx, c.wsID, before, int(limit))
 	if err != nil {

@@ -11,7 +11,14 @@ import (
 
 var templateFuncs = template.FuncMap{
 	"ago": ago, "exact": exact, "bytes": sizeText, "dur": duration, "span": lasted, "short": func(s string) string { return limitText(s, 10) },
-	"join": strings.Join, "quote": quoteCommand, "words": words, "line": func(c []string) string { return limitText(quoteCommand(c), 120) },
+	"join": strings.Join, "quote": quoteCommand, "words": words, "line": commandLine, "cut": func(c []string) bool { return quoteCommand(c) != commandLine(c) },
+	"sentence": sentence, "differs": func(a, b string) bool { return a != "" && !strings.EqualFold(a, b) }, "count": count, "change": changeText,
+	"cwd": func(path string) string {
+		if path == "." {
+			return "the\u00a0root"
+		}
+		return path
+	},
 	"spark": spark, "last": lastSample, "add": func(a, b int) int { return a + b },
 	"title": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 	"step": func(name string) string {
@@ -135,6 +142,43 @@ func policyText(s string) string {
 		return t
 	}
 	return strings.ReplaceAll(s, "_", " ")
+}
+
+const shownCommand = 120
+
+// commandLine is a command in one line, cut where it is long.
+func commandLine(argv []string) string {
+	s := strings.Join(strings.Fields(quoteCommand(argv)), " ")
+	if len(s) > shownCommand {
+		return limitText(s, shownCommand) + "…"
+	}
+	return s
+}
+
+// sentence is a message as a sentence. What begins with a name stays as it is.
+func sentence(s string) string {
+	first, _, _ := strings.Cut(s, " ")
+	if first != "" && strings.Trim(first, "abcdefghijklmnopqrstuvwxyz") == "" {
+		s = strings.ToUpper(s[:1]) + s[1:]
+	}
+	return strings.TrimSuffix(s, ".") + "."
+}
+
+func count(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return strconv.Itoa(n) + " " + of + "s"
+}
+
+// changeText words git's two letters.
+func changeText(status string) string {
+	for _, v := range []struct{ letters, text string }{{"?", "untracked"}, {"U", "in conflict"}, {"D", "deleted"}, {"A", "added"}, {"R", "renamed"}} {
+		if strings.Contains(status, v.letters) {
+			return v.text
+		}
+	}
+	return "changed"
 }
 
 func has(list []string, s string) bool { return slices.Contains(list, s) }

@@ -146,3 +146,28 @@ func TestRefusalsAreGathered(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+func TestWordsForPeople(t *testing.T) {
+	for got, want := range map[string]string{
+		sentence("the path leads out"):                  "The path leads out.",
+		sentence(`"nowhere" names nothing`):             `"nowhere" names nothing.`,
+		sentence("relative_cwd is gone."):               "relative_cwd is gone.",
+		sentence(""):                                    ".",
+		policyText("keep_for:24h"):                      "keep it for 24 h",
+		policyText("keep_for:1h30m"):                    "keep it for 1 h 30 min",
+		policyText("remove_on_stop"):                    "remove it",
+		policyText("made_up_later"):                     "made up later",
+		count(1, "commit"):                              "1 commit",
+		count(0, "commit"):                              "0 commits",
+		changeText("??"):                                "untracked",
+		changeText(".M"):                                "changed",
+		changeText("D."):                                "deleted",
+		commandLine([]string{"sh", "-c", "a\nb"}):       "sh -c 'a b'",
+		commandLine([]string{strings.Repeat("x", 200)}): strings.Repeat("x", 120) + "…",
+		networkTexts["allowlist"]:                       "only chosen destinations",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

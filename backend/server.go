@@ -38,6 +38,7 @@ type Backend struct {
 	streams          chan struct{}
 
 	names     repositoryNames
+	actors    actorBook
 	creations creationHub
 	disks     diskCache
 	usage     usageBook

@@ -304,7 +304,7 @@ func (c *call) newData(req CreateRequest) newData {
 	if doc, err := c.rt().Doctor(c.ctx); err == nil {
 		for _, s := range doc.Strategies {
 			if s.Chosen {
-				d.Reason = string(s.Name) + ": " + c.b.scrub(s.Reason)
+				d.Reason = string(s.Name) + " here: " + c.b.scrub(s.Reason)
 			}
 		}
 	}
@@ -423,6 +423,9 @@ func timingsOf(e Evidence) []timing {
 		return strings.Compare(a, b)
 	})
 	for _, n := range names {
+		if e.Timings[n] == 0 {
+			continue // was not needed
+		}
 		out = append(out, timing{n, duration(e.Timings[n]), int(100 * int64(e.Timings[n]) / max(most, 1))})
 	}
 	return out
@@ -673,10 +676,19 @@ func (c *call) stopForm() error {
 	return nil
 }
 
+type auditData struct {
+	Items []Act
+	Next  string
+}
+
 func (c *call) auditPage() error {
 	list, err := c.audit()
 	if err != nil {
 		return err
 	}
-	return c.render(http.StatusOK, "audit", c.page("Audit", "audit", list))
+	d := auditData{Items: list}
+	if n := len(list); n == shownAudit {
+		d.Next = "?before=" + strconv.FormatInt(list[n-1].Seq, 10)
+	}
+	return c.render(http.StatusOK, "audit", c.page("Audit", "audit", d))
 }

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"yoi.dev/yoi-runtime/policy"
@@ -206,9 +207,10 @@ func (b *Backend) summary(ctx context.Context, ws string, v runtime.Workspace) E
 		Ancestor: string(v.Ancestor), WorkerID: string(v.WorkerID), Notices: b.scrubbed(v.Diagnostics),
 		Disk: b.disks.last(v.ID),
 	}
-	if c, err := b.store.CreationOf(ctx, ws, e.ID); err == nil { // who made it is worth no failure
-		e.CreatedBy = c.Actor
-	}
+	e.CreatedBy = b.actors.of(ws+" "+e.ID, func() (string, error) {
+		c, err := b.store.CreationOf(ctx, ws, e.ID)
+		return c.Actor, err
+	})
 	return e
 }
 
@@ -243,9 +245,7 @@ func (b *Backend) workerOf(ctx context.Context, ws string, v runtime.Worker) Wor
 		e := b.summary(ctx, ws, *v.Workspace)
 		w.ExecutionWorkspace = &e
 	}
-	if by, err := b.store.LaunchedBy(ctx, ws, w.ID); err == nil {
-		w.StartedBy = by
-	}
+	w.StartedBy = b.actors.of(ws+" "+w.ID, func() (string, error) { return b.store.LaunchedBy(ctx, ws, w.ID) })
 	return w
 }
 
@@ -283,4 +283,33 @@ func (b *Backend) egressOf(v runtime.EgressReport) Egress {
 		}
 	}
 	return e
+}
+
+// actorBook remembers who made what, which never changes: a listing would ask the store
+// for each of its lines. That it is not known is worth no failure.
+type actorBook struct {
+	mu    sync.Mutex
+	known map[string]string
+}
+
+const maxActors = 10000
+
+func (a *actorBook) of(what string, ask func() (string, error)) string {
+	a.mu.Lock()
+	who, ok := a.known[what]
+	a.mu.Unlock()
+	if ok {
+		return who
+	}
+	who, err := ask()
+	if err != nil || who == "" {
+		return "" // perhaps not yet
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known == nil || len(a.known) >= maxActors {
+		a.known = make(map[string]string)
+	}
+	a.known[what] = who
+	return who
 }

@@ -118,7 +118,7 @@ async function story() {
 	await selector.pressSequentially("topi");
 	await page.locator('#refs option[value="branch:topic"]').waitFor({ state: "attached" });
 	await selector.fill("branch:main");
-	await page.getByText(/^auto takes here \w+: ./).waitFor();
+	await page.getByText(/^auto takes \w+ here: ./).waitFor();
 
 	// A network of chosen destinations: nothing is chosen until somebody does.
 	const rule = page.getByLabel("*.modules.example:443");
@@ -193,7 +193,7 @@ async function story() {
 	await page.goto(worker);
 	await page.getByRole("button", { name: "Stop" }).click();
 	await page.locator("[data-live] .s-exited").waitFor();
-	await page.getByText("1 commits, ").waitFor();
+	await page.getByText("1 commit, ").waitFor();
 	await look("worker-ended");
 
 	await page.goto(`${url}/w/demo/workers`);
