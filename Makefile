@@ -61,7 +61,7 @@ PREFIX ?= /usr
 .PHONY: install
 install: build man ## the programs, their manual, completions and systemd units, below DESTDIR
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/systemd/system lib/systemd/system-preset lib/systemd/catalog lib/sysusers.d lib/tmpfiles.d \
-		share/man/man1 share/man/man8 share/bash-completion/completions share/zsh/vendor-completions share/fish/vendor_completions.d share/yoi-runtime share/doc/yoi-runtime/examples)
+		share/man/man1 share/man/man8 share/bash-completion/completions share/zsh/vendor-completions share/fish/vendor_completions.d share/yoi-runtime share/doc/yoi-runtime/examples) $(DESTDIR)/etc/yoi
 	install -m 755 $(addprefix bin/,yoi yoi-runtimed yoi-helper yoi-layers yoi-s3 yoi-egress yoi-backend) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer systemd/*.slice $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 systemd/yoi.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/60-yoi.preset
@@ -77,6 +77,7 @@ install: build man ## the programs, their manual, completions and systemd units,
 	bin/yoi completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/yoi.fish
 	install -m 644 README.md ARCHITECTURE.md docs/*.md $(DESTDIR)$(PREFIX)/share/doc/yoi-runtime
 	awk '/^```/ {n++; next} n == 1 {print $$0 == "" ? "" : "#" $$0}' docs/configuration.md >$(DESTDIR)$(PREFIX)/share/doc/yoi-runtime/examples/config.toml
+	awk '/^```/ {n++; next} n == 1' docs/backend.md >$(DESTDIR)$(PREFIX)/share/doc/yoi-runtime/examples/backend.toml
 
 .PHONY: deb
 deb: ## dist/yoi-runtime_*.deb: a Debian package

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -155,11 +156,15 @@ func (a *app) serve() *cobra.Command {
 			fmt.Fprintln(cmd.OutOrStdout(), at)
 			served := make(chan error, 1)
 			go func() { served <- b.Serve(l) }()
+			if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+				log.Warn("systemd not notified", "error", err)
+			}
 			select {
 			case err := <-served:
 				return errors.Join(err, b.Shutdown(context.Background()))
 			case <-cmd.Context().Done():
 			}
+			_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping) // nobody is there to be told otherwise
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
 			return errors.Join(b.Shutdown(ctx), <-served)
