@@ -57,6 +57,10 @@ func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+func (c *Client) Status(ctx context.Context) (runtime.RuntimeStatus, error) {
+	return get[runtime.RuntimeStatus](ctx, c, "/v1/status", nil)
+}
+
 func (c *Client) GC(ctx context.Context, req runtime.GCRequest) (runtime.GCReport, error) {
 	return post[runtime.GCReport](ctx, c, "/v1/gc", "", req)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ type guard struct {
 	uids     []uint32
 	gids     []uint32
 	most     int64
+	self     bool
 	log      *slog.Logger
 	open     atomic.Int64
 	refusing atomic.Int64
@@ -90,7 +92,7 @@ func (g *guard) admit(c net.Conn) (Peer, *policy.Diagnostic) {
 	if !allowed(peer, g.uids, g.gids) {
 		return peer, refusePeer(peer)
 	}
-	if g.open.Add(1) > g.most {
+	if g.open.Add(1) > g.most && !(g.self && int(peer.PID) == os.Getpid()) {
 		g.open.Add(-1)
 		return peer, policy.Errorf(policy.CodeUnavailable, "api.peer", "%d connections are open already", g.most).
 			WithHint("Close connections that are not used, or try again.")

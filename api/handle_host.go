@@ -33,6 +33,14 @@ func (c *call) getMetrics() error {
 	return c.send(http.StatusOK, metricsType, text)
 }
 
+func (c *call) getStatus() error {
+	status, err := c.svc.Status(c.ctx)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, status)
+}
+
 func (c *call) collectGarbage() error {
 	var req runtime.GCRequest
 	if err := c.body(&req, true); err != nil {

@@ -33,6 +33,7 @@ func routes() []route {
 		{method: "GET", path: "/v1/info", operation: "getInfo", handle: (*call).getInfo},
 		{method: "GET", path: "/v1/doctor", operation: "getDoctor", handle: (*call).getDoctor},
 		{method: "GET", path: "/metrics", operation: "getMetrics", handle: (*call).getMetrics},
+		{method: "GET", path: "/v1/status", operation: "getStatus", handle: (*call).getStatus},
 		{method: "POST", path: "/v1/gc", operation: "collectGarbage", handle: (*call).collectGarbage},
 		{method: "GET", path: "/v1/openapi.json", operation: "getOpenAPI", handle: (*call).getOpenAPI},
 

@@ -24,12 +24,15 @@ type Options struct {
 	AllowUIDs []uint32
 	// AllowGIDs are groups whose members may call.
 	AllowGIDs      []uint32
-	MaxConnections int           // 256
-	MaxBody        int64         // 2 MiB
-	HeaderTimeout  time.Duration // 5 s
-	BodyTimeout    time.Duration // 30 s
-	WriteTimeout   time.Duration // 30 s for each write
-	IdleTimeout    time.Duration // 2 min
+	MaxConnections int // 256
+	// AdmitSelf admits this process' own connections beyond that: whether it answers is
+	// not for others to decide.
+	AdmitSelf     bool
+	MaxBody       int64         // 2 MiB
+	HeaderTimeout time.Duration // 5 s
+	BodyTimeout   time.Duration // 30 s
+	WriteTimeout  time.Duration // 30 s for each write
+	IdleTimeout   time.Duration // 2 min
 }
 
 // Server serves a runtime.Service.
@@ -74,7 +77,7 @@ func NewServer(opt Options) *Server {
 // Serve accepts connections on l, a unix socket, until Shutdown. It may be
 // called for several listeners.
 func (s *Server) Serve(l net.Listener) error {
-	g := &guard{Listener: l, uids: s.opt.AllowUIDs, gids: s.opt.AllowGIDs, most: int64(s.opt.MaxConnections), log: s.opt.Log}
+	g := &guard{Listener: l, uids: s.opt.AllowUIDs, gids: s.opt.AllowGIDs, most: int64(s.opt.MaxConnections), self: s.opt.AdmitSelf, log: s.opt.Log}
 	if err := s.http.Serve(g); !errors.Is(err, http.ErrServerClosed) {
 		return policy.Errorf(policy.CodeUnavailable, "api.serve", "the socket cannot be served").Because(err)
 	}

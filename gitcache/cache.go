@@ -19,14 +19,14 @@ import (
 // Cache is the repository cache of one Runtime root. Its methods may be called
 // from several goroutines, and several processes may have the same root open.
 type Cache struct {
-	opts      Options
-	git       string
-	dir       string // <root>/repository-cache/git
-	protocols []string
-	journal   Journal
-	log       *slog.Logger
-	stall     time.Duration // how long a server may send nothing
-	spawns    atomic.Int64  // git processes started, for tests and -v
+	opts    Options
+	git     string
+	dir     string // <root>/repository-cache/git
+	rules   atomic.Pointer[rules]
+	journal Journal
+	log     *slog.Logger
+	stall   time.Duration // how long a server may send nothing
+	spawns  atomic.Int64  // git processes started, for tests and -v
 }
 
 const cacheDir = "repository-cache/git"
@@ -43,15 +43,13 @@ func Open(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, policy.Errorf(policy.CodeGitMissing, op, "no git program was found").Because(err)
 	}
-	c := &Cache{opts: o, git: git, dir: filepath.Join(root, cacheDir), journal: o.Ledger, log: o.Log, protocols: o.AllowProtocols, stall: 2 * time.Minute}
-	if c.protocols == nil {
-		c.protocols = []string{"file", "https", "ssh"}
-	}
-	for _, p := range c.protocols {
+	c := &Cache{opts: o, git: git, dir: filepath.Join(root, cacheDir), journal: o.Ledger, log: o.Log, stall: 2 * time.Minute}
+	for _, p := range o.AllowProtocols {
 		if p != "file" && p != "https" && p != "ssh" {
 			return nil, policy.Errorf(policy.CodeProtocolRefused, op, "the protocol %q cannot be allowed", policy.Printable(p))
 		}
 	}
+	c.Reconfigure(o.AllowProtocols, o.SnapshotLimits)
 	if c.journal == nil {
 		c.journal = noJournal{}
 	}
@@ -62,6 +60,21 @@ func Open(o Options) (*Cache, error) {
 		return nil, diskError(op, "the repository cache cannot be created", err)
 	}
 	return c, nil
+}
+
+// rules are the options that may change under a running daemon.
+type rules struct {
+	protocols []string
+	limits    policy.SnapshotLimits
+}
+
+// Reconfigure replaces AllowProtocols, which the caller has checked, and
+// SnapshotLimits, for what begins from now on.
+func (c *Cache) Reconfigure(protocols []string, limits policy.SnapshotLimits) {
+	if protocols == nil {
+		protocols = []string{"file", "https", "ssh"}
+	}
+	c.rules.Store(&rules{protocols, limits})
 }
 
 type noJournal struct{}
@@ -228,7 +241,7 @@ func (c *Cache) allowed(src Source) error {
 		}
 		return nil
 	}
-	if slices.Contains(c.protocols, src.protocol()) {
+	if slices.Contains(c.rules.Load().protocols, src.protocol()) {
 		return nil
 	}
 	return policy.Errorf(policy.CodeProtocolRefused, "gitcache.source", "the protocol %q is not allowed here", policy.Printable(src.protocol()))

@@ -135,7 +135,7 @@ func (c *Cache) arguments(cmd command) []string {
 	if cmd.network {
 		args = append(args, "-c", "http.lowSpeedLimit=1", "-c", fmt.Sprintf("http.lowSpeedTime=%d", int(c.stall.Seconds())))
 	}
-	for _, p := range c.protocols {
+	for _, p := range c.rules.Load().protocols {
 		args = append(args, "-c", "protocol."+p+".allow=always")
 	}
 	return append(args, cmd.args...)

@@ -171,7 +171,7 @@ func (r *repo) unpackKept(ctx context.Context, p policy.RepositoryPoint, dir str
 			WithHint("Import the snapshot again: yoi snapshot import.").Because(err)
 	}
 	defer kept.Close()
-	rd, err := snapshot.NewReader(kept, r.c.opts.SnapshotLimits)
+	rd, err := snapshot.NewReader(kept, r.c.rules.Load().limits)
 	if err != nil {
 		return marker{}, err
 	}
@@ -231,7 +231,7 @@ func (im *snapshotImport) beginTree(ctx context.Context, g *snapshot.Graph) erro
 		}
 	}
 	var err error
-	if t.files, t.links, err = g.Places(p.Scope, r.c.opts.SnapshotLimits.Normalize().MaxFiles); err != nil {
+	if t.files, t.links, err = g.Places(p.Scope, r.c.rules.Load().limits.Normalize().MaxFiles); err != nil {
 		return err
 	}
 	if g.Suspicious && p.Snapshot == "" {

@@ -233,7 +233,7 @@ func (im *snapshotImport) fetch(ctx context.Context) error {
 		return diskError(opImport, "the archive cannot be kept", err)
 	}
 	defer kept.Close()
-	rd, err := snapshot.NewReader(io.TeeReader(from, diskWriter{kept}), im.r.c.opts.SnapshotLimits)
+	rd, err := snapshot.NewReader(io.TeeReader(from, diskWriter{kept}), im.r.c.rules.Load().limits)
 	if err != nil {
 		return err
 	}

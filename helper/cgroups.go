@@ -82,11 +82,17 @@ func blockDevice(dev uint64) (string, error) {
 func (a *attempt) planGroup() error {
 	limits, err := a.l.groupLimits(a.req.Limits)
 	if err == nil && len(limits.Controllers()) == 0 {
+		if err := a.planSlice(); err != nil {
+			return a.withoutGroup(err)
+		}
 		return nil
 	}
 	var tree *cgroup.Tree
 	if err == nil {
 		tree, err = a.l.cgroupTree()
+	}
+	if err == nil {
+		err = a.planSlice()
 	}
 	if err == nil {
 		if lacks := tree.Lacks(limits); len(lacks) > 0 {
@@ -101,11 +107,29 @@ func (a *attempt) planGroup() error {
 		return a.withoutGroup(err)
 	}
 	if tree.Version == 2 && a.scoped() {
-		a.scopeLimits, a.protections.CgroupVersion = limits, 2 // a process is in one group only
+		a.scope.Limits, a.protections.CgroupVersion = limits, 2 // a process is in one group only
 		return nil
 	}
 	a.groupLimits, a.groupDirs = limits, tree.Plan("yoi-"+string(a.req.WorkerID), limits)
 	return nil
+}
+
+// planSlice has the workspace's slice carry the workspace's own limits, below which
+// its Workers' are whatever their caller asks for. On v1 a Worker's groups are not below
+// its slice, and its own limits are all.
+func (a *attempt) planSlice() error {
+	if !a.scoped() || a.req.WorkspaceLimits == (policy.Limits{}) {
+		return nil
+	}
+	tree, err := a.l.cgroupTree()
+	if err != nil || tree.Version != 2 {
+		return err
+	}
+	limits, err := a.l.groupLimits(a.req.WorkspaceLimits)
+	if err == nil && len(tree.Lacks(limits)) == 0 {
+		a.scope.Workspace = limits
+	}
+	return err
 }
 
 func (a *attempt) withoutGroup(err error) error {
@@ -180,8 +204,10 @@ func (l *Local) endGroup(r ledger.Resource) error {
 const (
 	oomFile   = "oom"
 	tasksFile = "tasks"
-	// stoppedFile: the service manager was told to stop the Worker.
+	// stoppedFile: the service manager was told to stop the Worker. timeoutFile: it
+	// did so by itself when the Worker's time was over.
 	stoppedFile = "stopped"
+	timeoutFile = "timeout"
 )
 
 func countFile(id policy.WorkerID, name string) string {
@@ -197,24 +223,20 @@ func (l *Local) writeCount(id policy.WorkerID, name string, n uint64) error {
 	return errors.Join(err, f.Close())
 }
 
-// withLimits adds to an outcome what the Worker's group did: forks that were
-// refused, and that the kernel killed a process because there was no memory left.
-// If that was PID 1 there is no record, but nothing is lost: that is how it ended.
+// withLimits adds to an outcome what was done to the Worker from outside: forks that
+// were refused, a stop by the service manager, and that the kernel killed a process
+// because there was no memory left. If that was PID 1 there is no record, but nothing is
+// lost: that is how it ended.
 func (l *Local) withLimits(id policy.WorkerID, o nsexec.Outcome) nsexec.Outcome {
-	if ok, err := l.root.Exists(countFile(id, tasksFile)); err == nil && ok {
-		o.TasksDenied = true
+	noted := func(name string) bool {
+		ok, err := l.root.Exists(countFile(id, name))
+		return err == nil && ok
 	}
-	if ok, err := l.root.Exists(countFile(id, stoppedFile)); err == nil && ok {
-		o.Stopped = true
-		if o.Lost { // PID 1 was killed with all others
-			o.Lost, o.Signal, o.ExitCode, o.EndedAt = false, int(unix.SIGKILL), 128+int(unix.SIGKILL), time.Now()
-		}
-	}
-	if ok, err := l.root.Exists(countFile(id, oomFile)); err != nil || !ok {
-		return o
-	}
-	o.OOM = true
-	if o.Lost {
+	o.TasksDenied = o.TasksDenied || noted(tasksFile)
+	o.Stopped = o.Stopped || noted(stoppedFile)
+	o.TimedOut = o.TimedOut || noted(timeoutFile)
+	o.OOM = o.OOM || noted(oomFile)
+	if o.Lost && (o.Stopped || o.TimedOut || o.OOM) { // PID 1 was killed with all others
 		o.Lost, o.Signal, o.ExitCode, o.EndedAt = false, int(unix.SIGKILL), 128+int(unix.SIGKILL), time.Now()
 	}
 	return o

@@ -73,9 +73,9 @@ type attempt struct {
 	group       *cgroup.Group
 	groupDirs   map[string]string
 	groupLimits cgroup.Limits
-	// scopeLimits are those that the service manager keeps.
-	scopeLimits cgroup.Limits
-	warnings    []policy.Diagnostic
+	// scope is what the service manager keeps.
+	scope    cgroup.Scope
+	warnings []policy.Diagnostic
 	// audit is nil unless the Worker's refusals are told.
 	audit       *audit
 	toolsDigest string

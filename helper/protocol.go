@@ -200,7 +200,9 @@ type LaunchRequest struct {
 	// Egress is set for a network by an allowlist.
 	Egress *EgressRequest `json:"egress,omitempty"`
 	Limits policy.Limits  `json:"limits,omitzero"`
-	NoExec bool           `json:"scratch_noexec,omitempty"`
+	// WorkspaceLimits are the workspace's own, which its slice keeps.
+	WorkspaceLimits policy.Limits `json:"workspace_limits,omitzero"`
+	NoExec          bool          `json:"scratch_noexec,omitempty"`
 	// Mounts says that the Worker may mount in namespaces of its own, which
 	// Landlock's restriction of files would take away.
 	Mounts bool `json:"mounts,omitempty"`

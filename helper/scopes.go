@@ -17,14 +17,13 @@ import (
 // behind an interface because the programs that have none need not link D-Bus.
 type Scopes interface {
 	// Start puts a process into a new scope, and has the manager keep the limits.
-	Start(ctx context.Context, w policy.WorkerID, a policy.AllocationID, limits cgroup.Limits, pid int) error
+	Start(ctx context.Context, w policy.WorkerID, a policy.AllocationID, s cgroup.Scope, pid int) error
 	// Join puts a process into a scope that there is.
 	Join(ctx context.Context, w policy.WorkerID, pid int) error
 	// Watch has End know what happens from now on.
 	Watch(w policy.WorkerID) error
-	// End tells of a scope whose processes are gone whether it was stopped from
-	// outside, and whether the kernel killed in it for memory.
-	End(ctx context.Context, w policy.WorkerID) (stopped, oom bool, err error)
+	// End tells of a scope whose processes are gone what was done to it.
+	End(ctx context.Context, w policy.WorkerID) (cgroup.ScopeEnd, error)
 	// Clear takes away what is left of a workspace without Workers.
 	Clear(ctx context.Context, a policy.AllocationID) error
 }
@@ -34,6 +33,9 @@ const (
 	scopeAttr = "scope"
 	// managerPatience is how long a launch waits for the service manager.
 	managerPatience = 10 * time.Second
+	// wallClockGrace is how much longer than the Worker's own PID 1, which keeps the
+	// time, the manager waits. It is there for a PID 1 that does not run.
+	wallClockGrace = 5 * time.Second
 )
 
 // scoped reports whether the launch gets a scope: what lives as long as a request
@@ -48,8 +50,11 @@ func (a *attempt) scoped() bool {
 func (a *attempt) intoScope(pid int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), managerPatience)
 	defer cancel()
-	err := a.l.scopes.Start(ctx, a.req.WorkerID, a.req.AllocationID, a.scopeLimits, pid)
-	if err == nil || len(a.scopeLimits.Controllers()) > 0 {
+	if w := a.req.Limits.WallClock; w > 0 {
+		a.scope.RuntimeMax = w + wallClockGrace
+	}
+	err := a.l.scopes.Start(ctx, a.req.WorkerID, a.req.AllocationID, a.scope, pid)
+	if err == nil || len(a.scope.Limits.Controllers()) > 0 {
 		return err
 	}
 	w := *policy.AsDiagnostic(err)
@@ -95,12 +100,12 @@ func (l *Local) endScope(r ledger.Resource) {
 	id := policy.WorkerID(r.Attrs["worker"])
 	ctx, cancel := context.WithTimeout(context.Background(), managerPatience)
 	defer cancel()
-	stopped, oom, err := l.scopes.End(ctx, id)
+	end, err := l.scopes.End(ctx, id)
 	if err != nil {
 		l.log.Warn("what became of a worker's scope is not known", "worker", id, "error", err)
 		return
 	}
-	for name, is := range map[string]bool{stoppedFile: stopped, oomFile: oom} {
+	for name, is := range map[string]bool{stoppedFile: end.Stopped, timeoutFile: end.TimedOut, oomFile: end.OOM} {
 		if !is {
 			continue
 		}

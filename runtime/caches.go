@@ -24,7 +24,7 @@ func (c *creation) checkShared() error {
 	if c.strategy != policy.StrategyDirect {
 		return nil
 	}
-	if c.sandbox.Quota == c.r.config.quota() {
+	if c.sandbox.Quota == c.r.config().quota() {
 		c.sandbox.Quota = policy.Quota{} // nobody asked for it
 	}
 	shared := c.sandbox.BuildCache || c.sandbox.PublishCaches || c.sandbox.Quota != (policy.Quota{})
@@ -54,7 +54,7 @@ func (r *Runtime) publish(ctx context.Context, a registry.Allocation) []policy.D
 	}
 	res, err := r.helper.Publish(ctx, helper.PublishRequest{
 		AllocationID: a.ID, Repositories: treesOf(a),
-		DependencyBytes: r.config.Cache.DependencyMaxBytes, BuildBytes: r.config.Cache.BuildMaxBytes,
+		DependencyBytes: r.config().Cache.DependencyMaxBytes, BuildBytes: r.config().Cache.BuildMaxBytes,
 	})
 	var out []policy.Diagnostic
 	if err != nil {

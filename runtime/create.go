@@ -173,7 +173,7 @@ func (c *creation) checkPolicy(ctx context.Context) error {
 	if err := c.checkSnapshots(); err != nil {
 		return err
 	}
-	if why := c.r.config.External.unconfigured(); why != "" && c.strategy == policy.StrategyExternal {
+	if why := c.r.config().External.unconfigured(); why != "" && c.strategy == policy.StrategyExternal {
 		return policy.Errorf(policy.CodeStrategyUnsupported, op, "external is not possible: %s", why).WithHint(externalFix)
 	}
 	for _, repo := range c.repos {
@@ -550,18 +550,18 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 	}
 	if c.cleanup.Mode == "" {
 		c.cleanup.Mode = policy.KeepUntil
-		if d := r.config.Defaults.Cleanup; d != "" {
+		if d := r.config().Defaults.Cleanup; d != "" {
 			c.cleanup, _ = policy.ParseCleanupPolicy(d) // checked when the configuration was read
 		}
 	}
-	if c.sandbox.Network.Mode == policy.NetworkHost && !r.config.Sandbox.AllowHostNetwork {
+	if c.sandbox.Network.Mode == policy.NetworkHost && !r.config().Sandbox.AllowHostNetwork {
 		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "the network mode host is not allowed in this Runtime").
 			WithHint("Set sandbox.allow_host_network in config.toml.")
 	}
 	if err := r.mayReach(c.sandbox.Network); err != nil {
 		return nil, err
 	}
-	if c.sandbox.PublishCaches && !r.config.Cache.AllowPublish {
+	if c.sandbox.PublishCaches && !r.config().Cache.AllowPublish {
 		return nil, policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "publishing caches is not allowed in this Runtime").
 			WithHint("Set cache.allow_publish in config.toml.")
 	}
@@ -601,7 +601,7 @@ func (r *Runtime) creationFor(ctx context.Context, req CreateWorkspaceRequest) (
 // the configuration where the request leaves them open.
 func (r *Runtime) choose(c *creation, strategy policy.StrategyName, dirty policy.DirtyStatePolicy) error {
 	if strategy == "" {
-		strategy = policy.StrategyName(r.config.Defaults.Strategy)
+		strategy = policy.StrategyName(r.config().Defaults.Strategy)
 	}
 	var err error
 	if c.strategy, err = policy.ParseStrategy(string(strategy)); err != nil {
@@ -614,16 +614,16 @@ func (r *Runtime) choose(c *creation, strategy policy.StrategyName, dirty policy
 // sandboxDefaults fills what the request leaves open from the configuration.
 func (r *Runtime) sandboxDefaults(p policy.SandboxPolicy) policy.SandboxPolicy {
 	if p.Network.Mode == "" && len(p.Network.Rules) == 0 {
-		p.Network.Mode = policy.NetworkMode(r.config.Defaults.Network)
+		p.Network.Mode = policy.NetworkMode(r.config().Defaults.Network)
 	}
 	if p.Seccomp == "" {
-		p.Seccomp = policy.SeccompProfile(r.config.Defaults.Seccomp)
+		p.Seccomp = policy.SeccompProfile(r.config().Defaults.Seccomp)
 	}
 	if p.Root == "" {
-		p.Root = policy.RootProfile(r.config.Defaults.Root)
+		p.Root = policy.RootProfile(r.config().Defaults.Root)
 	}
 	if p.Quota == (policy.Quota{}) {
-		p.Quota = r.config.quota()
+		p.Quota = r.config().quota()
 	}
 	return p.Normalize()
 }

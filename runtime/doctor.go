@@ -33,15 +33,13 @@ func (r *Runtime) Doctor(ctx context.Context) (DoctorReport, error) {
 		for _, m := range s.Costs {
 			c.Costs = append(c.Costs, StrategyCost{Files: m.Class, Create: m.Create, Remove: m.Remove, Runs: m.Runs, Taken: m.Taken})
 		}
-		if why := r.config.External.unconfigured(); why != "" && s.Name == policy.StrategyExternal {
+		if why := r.config().External.unconfigured(); why != "" && s.Name == policy.StrategyExternal {
 			c.Possible, c.Reason, c.Fix = false, why, externalFix
 		}
 		rep.Strategies = append(rep.Strategies, c)
 	}
 	for _, c := range rep.Checks {
-		if severity[c.State] > severity[rep.Severity] {
-			rep.Severity = c.State
-		}
+		rep.Severity = worse(rep.Severity, c.State)
 	}
 	return rep, nil
 }

@@ -17,6 +17,14 @@ import (
 type broadcast struct {
 	mu sync.Mutex
 	ch chan struct{}
+	n  uint64
+}
+
+// count is how many events there were.
+func (b *broadcast) count() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
 }
 
 func (b *broadcast) wait() <-chan struct{} {
@@ -31,6 +39,7 @@ func (b *broadcast) wait() <-chan struct{} {
 func (b *broadcast) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.n++
 	if b.ch != nil {
 		close(b.ch)
 		b.ch = nil
@@ -166,7 +175,8 @@ func (r *Runtime) selects(ctx context.Context, req EventsRequest) (func(Event) b
 }
 
 // Events replays the timeline, oldest first, and follows it if asked. An
-// event's sequence number is its time in nanoseconds after the epoch.
+// event's sequence number is its time in nanoseconds after the epoch. Who follows
+// gets what comes by the ledger's own numbers: a clock that is set back hides nothing.
 func (r *Runtime) Events(ctx context.Context, req EventsRequest, yield func(Event) bool) error {
 	about, err := r.selects(ctx, req)
 	if err != nil {

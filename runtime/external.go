@@ -98,7 +98,7 @@ func (c *creation) external(ctx context.Context) error {
 // runExternal runs the command in a sandbox, to its end.
 func (c *creation) runExternal(ctx context.Context, t helper.RepositoryTree) error {
 	const op = "runtime.external"
-	cfg := c.r.config.External
+	cfg := c.r.config().External
 	limit, err := cfg.limit()
 	if err != nil {
 		return err

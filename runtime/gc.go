@@ -28,7 +28,7 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 	}
 	keep := req.KeepCacheBytes
 	if keep == 0 {
-		keep = r.config.Cache.MaxBytes
+		keep = r.config().Cache.MaxBytes
 	}
 	if err := r.gcLeftovers(ctx, req.DryRun, &rep); err != nil {
 		return rep, err
@@ -65,7 +65,11 @@ func (r *Runtime) GC(ctx context.Context, req GCRequest) (GCReport, error) {
 	}
 	err = r.gcMirrors(ctx, &rep)
 	r.note(rep.Diagnostics)
-	return rep, err
+	if err != nil {
+		return rep, err
+	}
+	r.events.wake() // the cache is another size
+	return rep, r.noteCleanup(ctx, rep)
 }
 
 // add counts one thing.
@@ -106,7 +110,7 @@ func (r *Runtime) evictUnused(ctx context.Context, keep int64, dry bool, rep *GC
 	if err != nil {
 		return err
 	}
-	shared, err := r.helper.EvictCaches(ctx, helper.EvictRequest{KeepBytes: r.config.Cache.SharedMaxBytes, DryRun: dry})
+	shared, err := r.helper.EvictCaches(ctx, helper.EvictRequest{KeepBytes: r.config().Cache.SharedMaxBytes, DryRun: dry})
 	for _, c := range shared.Removed {
 		rep.add("shared_cache", c.Name, c.Bytes)
 	}

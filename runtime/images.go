@@ -77,7 +77,7 @@ func (r *Runtime) ImportImage(ctx context.Context, req ImportImageRequest, archi
 		}
 	}
 	if req.Driver == "" {
-		req.Driver = policy.ImageDriver(r.config.Images.Driver)
+		req.Driver = policy.ImageDriver(r.config().Images.Driver)
 	}
 	driver, err := policy.ParseImageDriver(string(req.Driver))
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *Runtime) ImportImage(ctx context.Context, req ImportImageRequest, archi
 	}
 	defer f.Close()
 	id := policy.AllocationID(policy.NewID("im-"))
-	hreq := helper.ImportImageRequest{ID: id, Driver: driver, Select: req.Select, Limits: r.config.imageLimits()}
+	hreq := helper.ImportImageRequest{ID: id, Driver: driver, Select: req.Select, Limits: r.config().imageLimits()}
 	if req.Progress != nil {
 		hreq.Progress = func(layer, layers int) {
 			req.Progress(RunProgress{Phase: "unpacking layers", Done: int64(layer), Total: int64(layers)})
@@ -136,7 +136,7 @@ func (r *Runtime) archiveFile(ctx context.Context, archive io.Reader) (*os.File,
 		return nil, policy.Errorf(policy.CodeInternal, op, "the archive cannot be stored").Because(err)
 	}
 	// The archive is at most as large as what it holds, give or take its headers.
-	most := r.config.imageLimits().Normalize().Bytes + 1<<30
+	most := r.config().imageLimits().Normalize().Bytes + 1<<30
 	n, err := io.Copy(f, io.LimitReader(canceled{ctx, archive}, most))
 	var d *policy.Diagnostic
 	switch {

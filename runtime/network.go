@@ -41,7 +41,8 @@ var rootFiles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/cer
 
 // egressRequest is the way out of a Worker by an allowlist.
 func (r *Runtime) egressRequest(p policy.SandboxPolicy) (*helper.EgressRequest, error) {
-	q := &helper.EgressRequest{Network: p.Network, Resolvers: r.config.Network.Resolvers, Secrets: headersOf(p.Secrets)}
+	cfg := r.config().Network
+	q := &helper.EgressRequest{Network: p.Network, Resolvers: cfg.Resolvers, Secrets: headersOf(p.Secrets)}
 	if len(q.Secrets) == 0 {
 		return q, nil
 	}
@@ -53,15 +54,15 @@ func (r *Runtime) egressRequest(p policy.SandboxPolicy) (*helper.EgressRequest, 
 // authorities are who is believed for the hosts of http-header secrets, in PEM.
 func (r *Runtime) authorities() ([]byte, error) {
 	files := rootFiles
-	if r.config.Network.Roots != "" {
-		files = []string{r.config.Network.Roots}
+	if cfg.Roots != "" {
+		files = []string{cfg.Roots}
 	}
 	for _, name := range files {
 		b, err := os.ReadFile(name)
 		if err == nil {
 			return b, nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) || r.config.Network.Roots != "" {
+		if !errors.Is(err, fs.ErrNotExist) || cfg.Roots != "" {
 			return nil, policy.Errorf(policy.CodeEgressUnavailable, "runtime.egress", "the certificate authorities cannot be read").Because(err)
 		}
 	}
@@ -77,7 +78,7 @@ func (r *Runtime) mayReach(p policy.NetworkPolicy) error {
 		return err
 	}
 	for _, rule := range rules {
-		if rule.Special() && !r.config.Network.AllowSpecial {
+		if rule.Special() && !r.config().Network.AllowSpecial {
 			return policy.Errorf(policy.CodePolicyInvalid, "runtime.create", "the network rule %s reaches beyond public addresses, which is not allowed in this Runtime", rule).
 				WithHint("Set network.allow_special in config.toml.")
 		}

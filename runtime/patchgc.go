@@ -82,7 +82,7 @@ func touchPatch(dir *os.File, name string) error {
 // evictPatches removes those that nobody has used for the configured time, except
 // what a workspace that is still there was made with.
 func (r *Runtime) evictPatches(ctx context.Context, dry bool, rep *GCReport) error {
-	limit, err := r.config.patchesUnusedFor()
+	limit, err := r.config().patchesUnusedFor()
 	if err != nil || limit == 0 {
 		return err
 	}

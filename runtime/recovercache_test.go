@@ -22,6 +22,7 @@ func cacheProcess(t *testing.T, dir string) *Runtime {
 	t.Helper()
 	cacheIDs.Clear() // of the process before
 	r := &Runtime{log: slog.New(slog.DiscardHandler), now: time.Now}
+	r.settings.Store(new(settings))
 	var err error
 	if r.root, err = rootdir.Open(dir); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,9 @@ type Options struct {
 	Output func(context.Context, OutputLine) error
 	// Meter counts what a daemon does. May be nil.
 	Meter Meter
+	// Scopes puts Workers under a service manager where this process does the helper's
+	// work; nil without one.
+	Scopes helper.Scopes
 	// Progress is told of git's slow work. May be nil.
 	Progress func(gitcache.Progress)
 	Log      *slog.Logger
@@ -51,18 +55,21 @@ type Runtime struct {
 	id        policy.RuntimeID
 	root      *rootdir.Root
 	lock      *os.File
-	config    Config
+	settings  atomic.Pointer[settings]
+	reloading sync.Mutex
 	ledgerDir *os.File
 	ledger    *ledger.Ledger
 	registry  *registry.Registry
 	cache     *gitcache.Cache
 	helper    helper.Helper
-	daemon    bool
-	ephemeral bool
-	progress  func(gitcache.Progress)
-	log       *slog.Logger
-	now       func() time.Time
-	started   time.Time
+	// remoteHelper: the helper is another process.
+	remoteHelper bool
+	daemon       bool
+	ephemeral    bool
+	progress     func(gitcache.Progress)
+	log          *slog.Logger
+	now          func() time.Time
+	started      time.Time
 
 	// background is what Close ends and waits for: followers of Workers.
 	background context.Context
@@ -73,7 +80,8 @@ type Runtime struct {
 	events     broadcast
 	outputs    *outputs // nil for none
 	timeline   timeline
-	meter      Meter         // nil for none
+	meter      Meter // nil for none
+	cacheSize  cacheSize
 	looks      chan struct{} // a place for each look under way
 	// callerSecrets are those of the caller of `yoi run`, for its one Worker.
 	callerSecrets map[policy.SecretHandle]CallerSecret
@@ -105,9 +113,11 @@ func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
 	if r.root, r.lock, err = openRoot(ctx, o.Root, o.Daemon); err != nil {
 		return r, err
 	}
-	if r.config, err = LoadConfig(r.root); err != nil {
+	cfg, err := LoadConfig(r.root)
+	if err != nil {
 		return r, err
 	}
+	r.settings.Store(&settings{config: cfg})
 	if err = r.openLedger(ctx); err != nil {
 		return r, err
 	}
@@ -158,11 +168,11 @@ func (r *Runtime) openLedger(ctx context.Context) (err error) {
 
 func (r *Runtime) openHelper(o Options) error {
 	if o.HelperSocket != "" {
-		r.helper = helper.Dial(o.HelperSocket)
+		r.helper, r.remoteHelper = helper.Dial(o.HelperSocket), true
 		return nil
 	}
 	l, err := helper.NewLocal(helper.LocalOptions{
-		Root: r.root, Ledger: r.ledger, LedgerDir: r.ledgerDir, IDPool: r.config.pool(), Log: r.log,
+		Root: r.root, Ledger: r.ledger, LedgerDir: r.ledgerDir, IDPool: r.config().pool(), Scopes: o.Scopes, Log: r.log,
 	})
 	if err != nil {
 		return err
@@ -176,8 +186,8 @@ func (r *Runtime) openHelper(o Options) error {
 func (r *Runtime) cacheOptions(progress func(gitcache.Progress)) gitcache.Options {
 	return gitcache.Options{
 		Root: r.root.Path, Ledger: (*journal)(r), Progress: progress, Log: r.log,
-		AllowProtocols: r.config.Cache.Protocols,
-		OpenSnapshot:   r.openSnapshot, SnapshotLimits: r.config.snapshotLimits(),
+		AllowProtocols: r.config().Cache.Protocols,
+		OpenSnapshot:   r.openSnapshot, SnapshotLimits: r.config().snapshotLimits(),
 		MakeTop: r.top(cow.MakeTop), SealTop: r.top(cow.SealTop),
 		RemoveTop: r.top(cow.RemoveTop), Measure: r.exclusive,
 		CopyLive: r.copyLive, DigestTree: digestTree,

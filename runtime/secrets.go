@@ -155,7 +155,7 @@ func (r *Runtime) checkSecrets(list []policy.Secret, workspace policy.WorkspaceI
 		if _, ok := r.callerSecrets[s.Handle]; ok {
 			continue
 		}
-		c, ok := r.config.Secrets[s.Handle]
+		c, ok := r.config().Secrets[s.Handle]
 		if !ok {
 			return policy.Errorf(policy.CodeSecretUnknown, opSecret, "no secret has the handle %s", s.Handle).With("secret", string(s.Handle))
 		}
@@ -274,8 +274,10 @@ func (r *Runtime) readSecret(ctx context.Context, handle policy.SecretHandle) (v
 		}
 		return v, store, nil
 	}
-	c := r.config.Secrets[handle]
+	c, ok := r.config().Secrets[handle]
 	switch {
+	case !ok: // it was there when the workspace was made
+		return nil, store, policy.Errorf(policy.CodeSecretUnknown, opSecret, "no secret has the handle %s any more", handle).With("secret", string(handle))
 	case c.File != "":
 		store = "file"
 		v, err = fileSecret(c.File, true)

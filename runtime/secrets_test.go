@@ -98,20 +98,20 @@ func TestSecretStores(t *testing.T) {
 	t.Setenv("YOI_TEST_VALUE", value)
 	sh := func(script string) []string { return []string{"/bin/sh", "-c", script} }
 	r := &Runtime{
-		config: Config{Secrets: map[policy.SecretHandle]SecretConfig{
-			"file": {File: link}, "open": {File: write("open", value, 0o644)}, "gone": {File: dir + "/gone"}, "dir": {File: dir}, "fifo": {File: fifo},
-			"credential": {Credential: "token"}, "no-credential": {Credential: "none"},
-			"command": {Command: sh("echo " + value)}, "fails": {Command: sh("echo " + value + "; echo " + value + " >&2; exit 3")},
-			"empty": {Command: sh(":")}, "no-program": {Command: []string{"/nonexistent/" + value}},
-			"slow":      {Command: sh("echo " + value + "; exec sleep 100"), TimeLimit: "100ms"},
-			"daemonic":  {Command: sh("echo " + value + "; sleep 100 &"), TimeLimit: "100ms"},
-			"huge":      {Command: sh("cat /dev/zero"), TimeLimit: "60s"},
-			"two-lines": {File: write("two", value+"\nX-Other: 1\n", 0o600)}, "nul": {File: write("nul", value+"\x00", 0o600)},
-		}},
 		callerSecrets: map[policy.SecretHandle]CallerSecret{
 			"mine": {Env: "YOI_TEST_VALUE"}, "unset": {Env: "YOI_TEST_NOT_SET"}, "my-file": {File: dir + "/open"}, "my-command": {Command: "printf %s " + value},
 		},
 	}
+	r.settings.Store(&settings{config: Config{Secrets: map[policy.SecretHandle]SecretConfig{
+		"file": {File: link}, "open": {File: write("open", value, 0o644)}, "gone": {File: dir + "/gone"}, "dir": {File: dir}, "fifo": {File: fifo},
+		"credential": {Credential: "token"}, "no-credential": {Credential: "none"},
+		"command": {Command: sh("echo " + value)}, "fails": {Command: sh("echo " + value + "; echo " + value + " >&2; exit 3")},
+		"empty": {Command: sh(":")}, "no-program": {Command: []string{"/nonexistent/" + value}},
+		"slow":      {Command: sh("echo " + value + "; exec sleep 100"), TimeLimit: "100ms"},
+		"daemonic":  {Command: sh("echo " + value + "; sleep 100 &"), TimeLimit: "100ms"},
+		"huge":      {Command: sh("cat /dev/zero"), TimeLimit: "60s"},
+		"two-lines": {File: write("two", value+"\nX-Other: 1\n", 0o600)}, "nul": {File: write("nul", value+"\x00", 0o600)},
+	}}})
 	for _, c := range []struct {
 		handle policy.SecretHandle
 		as     policy.SecretDelivery
@@ -127,6 +127,7 @@ func TestSecretStores(t *testing.T) {
 		{"my-command", policy.SecretEnv, value, ""},
 		{"two-lines", policy.SecretFile, value + "\nX-Other: 1\n", ""},
 		{"two-lines", policy.SecretEnv, value + "\nX-Other: 1", ""},
+		{"dropped", policy.SecretEnv, "", policy.CodeSecretUnknown},
 		{"nul", policy.SecretEnv, "", policy.CodeSecretInvalid},
 		{"open", policy.SecretFile, "", policy.CodeSecretUnavailable},
 		{"gone", policy.SecretFile, "", policy.CodeSecretUnavailable},

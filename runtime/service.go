@@ -18,6 +18,7 @@ type Service interface {
 	Doctor(ctx context.Context) (DoctorReport, error)
 	// Metrics is what a daemon counts, in the text format of Prometheus.
 	Metrics(ctx context.Context) ([]byte, error)
+	Status(ctx context.Context) (RuntimeStatus, error)
 	GC(ctx context.Context, req GCRequest) (GCReport, error)
 
 	AddRepository(ctx context.Context, req AddRepositoryRequest) (Repository, error)

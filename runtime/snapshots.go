@@ -88,7 +88,7 @@ func (r *Runtime) snapshotStore(location string) (store.Store, snapshot.Location
 	if err != nil {
 		return nil, l, err
 	}
-	s, err := store.Open(l, store.Options{Credentials: c, Stall: r.config.snapshotLimits().StallTimeout})
+	s, err := store.Open(l, store.Options{Credentials: c, Stall: r.config().snapshotLimits().StallTimeout})
 	return s, l, err
 }
 
@@ -220,7 +220,7 @@ func (r *Runtime) exportWorkspace(ctx context.Context, req ExportSnapshotRequest
 			lower.Close()
 		}
 	}
-	tree, err := snapshot.Walk(ctx, upper, lower, r.config.snapshotLimits())
+	tree, err := snapshot.Walk(ctx, upper, lower, r.config().snapshotLimits())
 	if err != nil {
 		done()
 		return nil, err

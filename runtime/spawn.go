@@ -174,7 +174,7 @@ func (r *Runtime) launchRequest(a registry.Allocation, l launch) helper.LaunchRe
 		Command: l.command, Env: environment(l.repo, imageEnv(a), networkEnvironment(a.SandboxPolicy), cacheEnvironment(a.SandboxPolicy), bundleEnvironment(a.SandboxPolicy), a.SandboxPolicy.Env, l.env),
 		RepositoryID: l.repo, RelativeCwd: l.cwd,
 		Root: a.SandboxPolicy.Root, HostNetwork: a.SandboxPolicy.Network.Mode == policy.NetworkHost,
-		Limits: limits, NoExec: a.SandboxPolicy.ScratchNoExec,
+		Limits: limits, WorkspaceLimits: a.SandboxPolicy.Limits, NoExec: a.SandboxPolicy.ScratchNoExec,
 		Audit:  a.SandboxPolicy.Seccomp == policy.SeccompAudit,
 		Mounts: a.SandboxPolicy.Seccomp == policy.SeccompNested, Require: a.SandboxPolicy.Require, IDs: a.SandboxPolicy.IDs,
 		Terminal: l.terminal, Resident: l.resident, Rows: l.rows, Columns: l.columns,

@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -29,9 +30,30 @@ func Booted() bool {
 	return err == nil && fi.IsDir()
 }
 
+// Own is the service manager that started this process, nil for none: an ordinary
+// user's own, or the system's.
+func Own() *Manager {
+	if os.Getenv("INVOCATION_ID") == "" { // systemd.exec(5)
+		return nil
+	}
+	if os.Geteuid() == 0 {
+		return new(Manager)
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		socket := dir + "/systemd/private"
+		if _, err := os.Lstat(socket); err == nil {
+			return &Manager{Socket: socket}
+		}
+	}
+	return nil
+}
+
 // Manager is the host's service manager. It connects when it is first needed, and
 // again after the manager was executed anew. Its methods may be called at once.
 type Manager struct {
+	// Socket is where it answers without a bus; "" is the system's.
+	Socket string
+
 	mu   sync.Mutex
 	conn *dbus.Conn
 	// seen outlives a connection: what was told once stays true.
@@ -129,7 +151,7 @@ func (m *Manager) connection() (*dbus.Conn, error) {
 	if m.conn != nil && m.conn.Connected() {
 		return m.conn, nil
 	}
-	c, err := dbus.Dial("unix:path="+privateSocket, dbus.WithSignalHandler(&m.seen))
+	c, err := dbus.Dial("unix:path="+cmp.Or(m.Socket, privateSocket), dbus.WithSignalHandler(&m.seen))
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -164,9 +186,12 @@ func (m *Manager) call(ctx context.Context, method string, args ...any) error {
 }
 
 // noUnit reports whether the manager has no unit of the name it was asked about.
-func noUnit(err error) bool {
+func noUnit(err error) bool { return named(err, "NoSuchUnit") }
+
+// named reports whether the manager's answer is an error of its own of that name.
+func named(err error, name string) bool {
 	var e dbus.Error
-	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1.NoSuchUnit"
+	return errors.As(err, &e) && e.Name == "org.freedesktop.systemd1."+name
 }
 
 // property reads one property of a unit.

@@ -31,36 +31,44 @@ func SliceName(id policy.AllocationID) string {
 	return "yoi-workspace-" + unitname.UnitNameEscape(string(id)) + ".slice"
 }
 
-// properties are systemd.scope(5)'s and systemd.resource-control(5)'s.
-func properties(w policy.WorkerID, a policy.AllocationID, l cgroup.Limits, pid int) []unitbus.Property {
-	p := func(name string, v any) unitbus.Property {
-		return unitbus.Property{Name: name, Value: dbus.MakeVariant(v)}
-	}
-	tasks := l.Tasks
-	if tasks == 0 {
-		tasks = math.MaxUint64 // the manager's own default would be a limit that nobody asked for
-	}
+func property(name string, v any) unitbus.Property {
+	return unitbus.Property{Name: name, Value: dbus.MakeVariant(v)}
+}
+
+// properties are systemd.scope(5)'s.
+func properties(w policy.WorkerID, a policy.AllocationID, s cgroup.Scope, pid int) []unitbus.Property {
 	ps := []unitbus.Property{
-		p("Description", "Worker "+string(w)+" of yoi-runtime"),
-		p("Slice", SliceName(a)),
-		p("PIDs", []uint32{uint32(pid)}),
-		p("TimeoutStopUSec", uint64(stopTimeout.Microseconds())),
-		p("TasksMax", tasks),
-		p("Delegate", true), // or no process could join later
+		property("Description", "Worker "+string(w)+" of yoi-runtime"),
+		property("Slice", SliceName(a)),
+		property("PIDs", []uint32{uint32(pid)}),
+		property("TimeoutStopUSec", uint64(stopTimeout.Microseconds())),
+		property("Delegate", true), // or no process could join later
 	}
+	if s.RuntimeMax > 0 {
+		ps = append(ps, property("RuntimeMaxUSec", uint64(s.RuntimeMax.Microseconds())))
+	}
+	if s.Limits.Tasks == 0 {
+		// The manager's own default would be a limit that nobody asked for.
+		ps = append(ps, property("TasksMax", uint64(math.MaxUint64)))
+	}
+	return append(ps, resources(s.Limits)...)
+}
+
+// resources are systemd.resource-control(5)'s.
+func resources(l cgroup.Limits) (ps []unitbus.Property) {
 	for _, n := range []struct {
 		name  string
 		value uint64
 	}{
-		{"MemoryMax", l.MemoryMax}, {"MemoryHigh", l.MemoryHigh}, {"CPUQuotaPerSecUSec", l.CPUPercent * 10_000},
+		{"TasksMax", l.Tasks}, {"MemoryMax", l.MemoryMax}, {"MemoryHigh", l.MemoryHigh}, {"CPUQuotaPerSecUSec", l.CPUPercent * 10_000},
 		{"CPUWeight", l.CPUWeight}, {"IOWeight", l.IOWeight},
 	} {
 		if n.value != 0 {
-			ps = append(ps, p(n.name, n.value))
+			ps = append(ps, property(n.name, n.value))
 		}
 	}
 	if l.MemoryMax != 0 {
-		ps = append(ps, p("MemorySwapMax", l.SwapMax))
+		ps = append(ps, property("MemorySwapMax", l.SwapMax))
 	}
 	type bandwidth struct {
 		Device string
@@ -68,20 +76,35 @@ func properties(w policy.WorkerID, a policy.AllocationID, l cgroup.Limits, pid i
 	}
 	for name, bps := range map[string]uint64{"IOReadBandwidthMax": l.IOReadBPS, "IOWriteBandwidthMax": l.IOWriteBPS} {
 		if bps != 0 {
-			ps = append(ps, p(name, []bandwidth{{"/dev/block/" + l.Device, bps}}))
+			ps = append(ps, property(name, []bandwidth{{"/dev/block/" + l.Device, bps}}))
 		}
 	}
 	return ps
 }
 
+// limitSlice has a workspace's slice carry limits. The first Worker's launch makes it;
+// a workspace's limits do not change.
+func (m *Manager) limitSlice(ctx context.Context, a policy.AllocationID, l cgroup.Limits) error {
+	ps := append([]unitbus.Property{property("Description", "Workspace "+string(a)+" of yoi-runtime")}, resources(l)...)
+	err := m.call(ctx, "StartTransientUnit", SliceName(a), "fail", ps, []unitbus.PropertyCollection{})
+	if named(err, "UnitExists") {
+		return nil
+	}
+	return err
+}
+
 // Start puts a process into a new scope for a Worker, and returns when it is in there.
-// The limits are the manager's to keep; empty where others keep them.
-func (m *Manager) Start(ctx context.Context, w policy.WorkerID, a policy.AllocationID, l cgroup.Limits, pid int) error {
+func (m *Manager) Start(ctx context.Context, w policy.WorkerID, a policy.AllocationID, s cgroup.Scope, pid int) error {
+	if len(s.Workspace.Controllers()) > 0 {
+		if err := m.limitSlice(ctx, a, s.Workspace); err != nil {
+			return err
+		}
+	}
 	name, done := ScopeName(w), make(chan string, 1)
 	m.seen.await(name, done)
 	defer m.seen.await(name, nil)
 	m.seen.watch(pathOf(name))
-	err := m.call(ctx, "StartTransientUnit", name, "fail", properties(w, a, l, pid), []unitbus.PropertyCollection{})
+	err := m.call(ctx, "StartTransientUnit", name, "fail", properties(w, a, s, pid), []unitbus.PropertyCollection{})
 	if err != nil {
 		return err
 	}
@@ -140,23 +163,26 @@ func (m *Manager) Clear(ctx context.Context, a policy.AllocationID) error {
 }
 
 // End says what became of a Worker's scope once its processes are gone, and forgets
-// it. stopped: the manager was told to stop it, by `systemctl stop` or a shutdown;
-// oom: the kernel killed one of its processes for memory (cgroup v2 only).
-func (m *Manager) End(ctx context.Context, w policy.WorkerID) (stopped, oom bool, err error) {
+// it. It was stopped by somebody if the manager was told to: by `systemctl stop` or a
+// shutdown.
+func (m *Manager) End(ctx context.Context, w policy.WorkerID) (end cgroup.ScopeEnd, err error) {
 	name := ScopeName(w)
 	defer m.seen.forget(pathOf(name))
 	result, err := m.property(ctx, name, scope, "Result")
 	if err != nil {
-		return false, false, err
+		return end, err
 	}
 	state, err := m.property(ctx, name, unit, "SubState")
 	if err != nil {
-		return false, false, err
+		return end, err
 	}
 	if state == "failed" { // it would be kept until somebody does this
 		if err := m.call(ctx, "ResetFailedUnit", name); err != nil {
-			return false, false, err
+			return end, err
 		}
 	}
-	return m.seen.wasStopped(pathOf(name)) || strings.HasPrefix(state, "stop-"), result == "oom-kill", nil
+	end.OOM, end.TimedOut = result == "oom-kill", result == "timeout"
+	// The end of its time is a stop too, and nobody's.
+	end.Stopped = !end.TimedOut && (m.seen.wasStopped(pathOf(name)) || strings.HasPrefix(state, "stop-"))
+	return end, nil
 }

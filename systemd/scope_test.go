@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/godbus/dbus/v5"
 
@@ -24,7 +25,7 @@ func TestNames(t *testing.T) {
 
 func TestProperties(t *testing.T) {
 	text := func(l cgroup.Limits) (out []string) {
-		for _, p := range properties("wk-1", "ws-1", l, 7) {
+		for _, p := range properties("wk-1", "ws-1", cgroup.Scope{Limits: l, RuntimeMax: time.Duration(l.SwapMax) * time.Second}, 7) {
 			out = append(out, fmt.Sprintf("%s=%v", p.Name, p.Value.Value()))
 		}
 		slices.Sort(out)
@@ -36,8 +37,8 @@ func TestProperties(t *testing.T) {
 	}
 	want := []string{"CPUQuotaPerSecUSec=1500000", "CPUWeight=200", "Delegate=true", "Description=Worker wk-1 of yoi-runtime",
 		"IOReadBandwidthMax=[{/dev/block/8:0 4096}]", "IOWeight=50", "IOWriteBandwidthMax=[{/dev/block/8:0 8192}]",
-		"MemoryHigh=536870912", "MemoryMax=1073741824", "MemorySwapMax=0", "PIDs=[7]", `Slice=yoi-workspace-ws\x2d1.slice`, "TasksMax=10", "TimeoutStopUSec=10000000"}
-	got := text(cgroup.Limits{MemoryMax: 1 << 30, MemoryHigh: 1 << 29, Tasks: 10, CPUPercent: 150, CPUWeight: 200, IOWeight: 50, IOReadBPS: 4096, IOWriteBPS: 8192, Device: "8:0"})
+		"MemoryHigh=536870912", "MemoryMax=1073741824", "MemorySwapMax=3", "PIDs=[7]", "RuntimeMaxUSec=3000000", `Slice=yoi-workspace-ws\x2d1.slice`, "TasksMax=10", "TimeoutStopUSec=10000000"}
+	got := text(cgroup.Limits{MemoryMax: 1 << 30, MemoryHigh: 1 << 29, SwapMax: 3, Tasks: 10, CPUPercent: 150, CPUWeight: 200, IOWeight: 50, IOReadBPS: 4096, IOWriteBPS: 8192, Device: "8:0"})
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)
 	}

@@ -14,13 +14,14 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/coreos/go-systemd/v22/activation"
-	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/internal/journal"
+	"yoi.dev/yoi-runtime/internal/notify"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/policy"
@@ -36,6 +37,8 @@ const usage = `yoi-helper serves the privileged side of yoi-runtime on a unix so
   --allow-uid LIST    uids admitted beside root; default: the root's owner
   --id-base N         first uid of the pool of Workers' ranges (default %d)
   --id-count N        number of ranges of 65536 uids (default %d)
+  --rebind            a backup was restored: write down in the ledger which
+                      directories are there now, and end
   --no-scopes         under systemd too, keep Workers below the service's own group
   --log-format FORMAT where the log goes: %s (default auto)
   -v                  log every request
@@ -66,6 +69,7 @@ type config struct {
 	verbose      bool
 	noScopes     bool
 	format       string
+	rebind       bool
 }
 
 func parse() (c config, err error) {
@@ -80,6 +84,7 @@ func parse() (c config, err error) {
 	flag.UintVar(&count, "id-count", count, "")
 	flag.BoolVar(&c.verbose, "v", false, "")
 	flag.StringVar(&c.format, "log-format", "auto", "")
+	flag.BoolVar(&c.rebind, "rebind", false, "")
 	flag.BoolVar(&c.noScopes, "no-scopes", false, "")
 	flag.Parse()
 	if flag.NArg() > 0 || c.root == "" {
@@ -163,6 +168,13 @@ func serve(c config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
+	if c.rebind {
+		n, err := h.Rebind(ctx)
+		if err == nil {
+			fmt.Printf("%d directories are what the ledger means now\n", n)
+		}
+		return err
+	}
 	h.PrepareGroups()
 	if _, err := h.Recover(ctx); err != nil {
 		return err
@@ -171,11 +183,30 @@ func serve(c config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-		log.Warn("systemd not notified", "error", err)
-	}
+	manager := &notify.Manager{Log: log, Check: func(ctx context.Context) (string, error) { return statusLine(ctx, listener, l) }}
+	manager.Ready()
+	background, end := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end()
+	wg.Go(func() { manager.KeepAlive(background, nil) })
+	defer manager.Stopping()
 	allow := append([]uint32{0, uint32(root.UID)}, c.allow...)
 	return (&helper.Server{Helper: h, AllowUIDs: allow, Log: log}).Serve(ctx, listener)
+}
+
+// statusLine asks as the daemon does, over a connection of its own, and for a turn at
+// the ledger, which every act needs.
+func statusLine(ctx context.Context, at net.Listener, l *ledger.Ledger) (string, error) {
+	r := helper.Dial(at.Addr().String())
+	workers, err := r.Live(ctx)
+	if err := errors.Join(err, l.Sync(ctx), r.Close()); err != nil {
+		return "", err
+	}
+	if len(workers) == 1 {
+		return "1 Worker", nil
+	}
+	return fmt.Sprintf("%d Workers", len(workers)), nil
 }
 
 // lockRoot refuses a second helper on one Runtime root: two would not know each

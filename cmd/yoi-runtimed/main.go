@@ -12,17 +12,19 @@ import (
 	"os/signal"
 	"os/user"
 	"strconv"
+	"sync"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/api"
 	"yoi.dev/yoi-runtime/internal/journal"
 	"yoi.dev/yoi-runtime/internal/metrics"
+	"yoi.dev/yoi-runtime/internal/notify"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
+	"yoi.dev/yoi-runtime/systemd"
 )
 
 type flags struct {
@@ -127,7 +129,14 @@ func run(ctx context.Context, f flags, journaled *journal.Log) (err error) {
 			return err
 		}
 	}
-	r, err := runtime.Open(ctx, runtime.Options{Root: f.root, Daemon: true, HelperSocket: f.helper, Log: log, Output: output(journaled.Journal), Meter: meter})
+	options := runtime.Options{Root: f.root, Daemon: true, HelperSocket: f.helper, Log: log, Output: output(journaled.Journal), Meter: meter}
+	if f.helper == "" {
+		if m := systemd.Own(); m != nil {
+			defer m.Close()
+			options.Scopes = m
+		}
+	}
+	r, err := runtime.Open(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -145,25 +154,64 @@ func run(ctx context.Context, f flags, journaled *journal.Log) (err error) {
 	if err != nil {
 		return err
 	}
-	s := api.NewServer(api.Options{Service: r, Log: log, Failed: meter.Failed, AllowUIDs: uids, AllowGIDs: gids})
+	s := api.NewServer(api.Options{Service: r, Log: log, Failed: meter.Failed, AllowUIDs: uids, AllowGIDs: gids, AdmitSelf: true})
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { failed <- s.Serve(l) }()
 	}
-	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-		log.Warn("systemd not notified", "error", err)
+	manager := &notify.Manager{Log: log, Check: statusLine(listeners[0])}
+	manager.Ready()
+	background, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() { manager.KeepAlive(background, r.Changed) })
+	wg.Go(func() { logDoctor(background, r, log) })
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, unix.SIGHUP)
+	defer signal.Stop(hup)
+	for err == nil && ctx.Err() == nil {
+		select {
+		case err = <-failed:
+		case <-ctx.Done():
+		case <-hup:
+			_ = manager.Reload(func() error { return r.Reload(ctx) }) // it has said why not
+		}
 	}
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-	}
-	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping) // nobody is there to be told otherwise
+	manager.Stopping()
 	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if serr := s.Shutdown(grace); serr != nil {
 		log.Warn("some requests were cut off", "error", serr)
 	}
 	return err
+}
+
+// statusLine asks as any client does, over a connection of its own.
+func statusLine(l net.Listener) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		c := api.NewClient(l.Addr().String())
+		defer c.Close()
+		s, err := c.Status(ctx)
+		return s.Line(), err
+	}
+}
+
+// logDoctor tells an operator who reads the log, not the host, what is amiss with it.
+func logDoctor(ctx context.Context, r *runtime.Runtime, log *slog.Logger) {
+	rep, err := r.Doctor(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			log.Warn("doctor cannot tell what this host can do", "error", err)
+		}
+		return
+	}
+	for _, c := range rep.Checks {
+		if c.State != "ok" {
+			log.Warn("doctor: "+c.Message, "check", c.Name, "state", c.State, "fix", c.Fix)
+		}
+	}
+	log.Info("doctor", "severity", rep.Severity, "checks", len(rep.Checks))
 }
 
 // bootstrap registers what the legacy flag --workspace names. That is all the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -83,7 +84,7 @@ func (a *app) doctorCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				a.code = map[string]int{"ok": 0, "degraded": 3, "missing": 4}[rep.Severity]
+				a.code = severityCode[rep.Severity]
 				if a.json {
 					return a.printJSON(rep)
 				}
@@ -91,6 +92,62 @@ func (a *app) doctorCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// severityCode is the exit code for the worst of several checks.
+var severityCode = map[string]int{"ok": 0, "degraded": 3, "missing": 4}
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Say how the Runtime is now",
+		Long: `Say how the Runtime is now: its daemons, disk, cache and Workers, the last cleanup,
+and what the ledger holds.
+
+Exit codes: 0 all well; 3 something is degraded; 4 something needed is missing.`,
+		Example: "  yoi status\n  yoi --socket /run/yoi/runtimed.sock status --json",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd.Context(), func(s runtime.Service) error {
+				st, err := s.Status(cmd.Context())
+				if err != nil {
+					return err
+				}
+				a.code = severityCode[st.Severity]
+				if a.json {
+					return a.printJSON(st)
+				}
+				return a.showStatus(st)
+			})
+		},
+	}
+}
+
+func (a *app) showStatus(st runtime.RuntimeStatus) error {
+	daemon := "none: this command did it itself"
+	if st.Daemon {
+		daemon = "yoi-runtimed " + st.Version + ", started " + ago(st.StartedAt)
+	}
+	var workspaces []string
+	for _, status := range slices.Sorted(maps.Keys(st.Workspaces)) {
+		workspaces = append(workspaces, fmt.Sprintf("%d %s", st.Workspaces[status], status))
+	}
+	cleanup := "never"
+	if c := st.LastCleanup; c != nil {
+		cleanup = fmt.Sprintf("%s: %s removed, %s freed", ago(c.At), count(c.Removed, "thing"), size(c.FreedBytes))
+	}
+	err := a.pairs("state", st.Severity, "runtime", string(st.RuntimeID), "daemon", daemon, "helper", st.Helper,
+		"disk", size(st.DiskFreeBytes)+" free of "+size(st.DiskBytes), "workers", fmt.Sprint(st.Workers), "workspaces", cmp.Or(strings.Join(workspaces, ", "), "0"),
+		"cache", size(st.CacheBytes)+" of "+count(st.Repositories, "mirror"), "last cleanup", cleanup,
+		"ledger", fmt.Sprintf("%d held, %s, %s", st.Held, count(st.OpenIntents, "open intent"), count(st.Leftovers, "leftover")))
+	if err != nil || len(st.Problems) == 0 {
+		return err
+	}
+	var rows [][]string
+	for _, p := range st.Problems {
+		rows = append(rows, []string{p.Name, p.State, p.Message, p.Fix})
+	}
+	fmt.Fprintln(a.stdout)
+	return a.table([]string{"PROBLEM", "STATE", "MEANS", "FIX"}, rows)
 }
 
 func (a *app) showDoctor(rep runtime.DoctorReport) error {

@@ -138,7 +138,7 @@ yoi run exits with the command's own code; see yoi run --help.`,
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say more on stderr")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(a.runCommand(), a.repoCommand(), a.snapshotCommand(), a.patchCommand(), a.bundleCommand(), a.wsCommand(), a.workerCommand(), a.imageCommand(), a.policyCommand(), a.ledgerCommand(),
-		a.doctorCommand(), a.gcCommand(), a.eventsCommand(), a.metricsCommand(), a.infoCommand(), a.versionCommand())
+		a.doctorCommand(), a.statusCommand(), a.gcCommand(), a.eventsCommand(), a.metricsCommand(), a.infoCommand(), a.versionCommand())
 	return root
 }
 

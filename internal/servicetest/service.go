@@ -104,6 +104,10 @@ func (s *Service) Metrics(ctx context.Context) ([]byte, error) {
 	return answer(s, []byte("# TYPE yoi_up gauge\nyoi_up 1\n"), s.enter(ctx, "Metrics", "", nil))
 }
 
+func (s *Service) Status(ctx context.Context) (runtime.RuntimeStatus, error) {
+	return RuntimeStatus(), s.enter(ctx, "Status", "", nil)
+}
+
 func (s *Service) GC(ctx context.Context, req runtime.GCRequest) (runtime.GCReport, error) {
 	return answer(s, runtime.GCReport{
 		DryRun: req.DryRun, RemovedTrees: []string{"hello/" + Tree}, FreedBytes: 1 << 20,

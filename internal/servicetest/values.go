@@ -152,6 +152,17 @@ func Doctor() runtime.DoctorReport {
 	}
 }
 
+func RuntimeStatus() runtime.RuntimeStatus {
+	return runtime.RuntimeStatus{
+		Severity: "degraded", RuntimeID: "rt-0123456789abcdef", Version: "1.2.3", StartedAt: Then, Daemon: true, Helper: "ok",
+		DiskBytes: 100 << 30, DiskFreeBytes: 1 << 29, Workers: 3, Workspaces: map[runtime.WorkspaceStatus]int{runtime.WorkspaceActive: 4, runtime.WorkspaceStopped: 1},
+		Repositories: 1, CacheBytes: 1288490188, CacheMeasuredAt: Then,
+		LastCleanup: &runtime.CleanupRecord{At: Then, Removed: 2, FreedBytes: 5 << 20},
+		Held:        12, OpenIntents: 1, Leftovers: 0,
+		Problems: []runtime.DoctorCheck{{Name: "disk", State: "degraded", Message: "512 MiB free for the Runtime root", Fix: "yoi gc"}},
+	}
+}
+
 func Events() []runtime.Event {
 	return []runtime.Event{
 		{Seq: 1, Time: Then, Kind: "workspace.created", Owner: string(Allocation), Fields: map[string]string{"strategy": "reflink"}},

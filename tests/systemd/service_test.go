@@ -16,6 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	host.Stage()
+	scopeStage()
 	testenv.Main(m)
 }
 
