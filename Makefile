@@ -60,10 +60,11 @@ PREFIX ?= /usr
 
 .PHONY: install
 install: build man ## the programs, their manual, completions and systemd units, below DESTDIR
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/systemd/system lib/systemd/system-preset lib/systemd/catalog lib/sysusers.d lib/tmpfiles.d \
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/systemd/system lib/systemd/user lib/systemd/system-preset lib/systemd/catalog lib/sysusers.d lib/tmpfiles.d \
 		share/man/man1 share/man/man8 share/bash-completion/completions share/zsh/vendor-completions share/fish/vendor_completions.d share/yoi-runtime share/doc/yoi-runtime/examples) $(DESTDIR)/etc/yoi
 	install -m 755 $(addprefix bin/,yoi yoi-runtimed yoi-helper yoi-layers yoi-s3 yoi-egress yoi-backend) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 systemd/*.service systemd/*.socket systemd/*.timer systemd/*.slice $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 644 systemd/user/* $(DESTDIR)$(PREFIX)/lib/systemd/user
 	install -m 644 systemd/yoi.preset $(DESTDIR)$(PREFIX)/lib/systemd/system-preset/60-yoi.preset
 	install -m 644 systemd/yoi.catalog $(DESTDIR)$(PREFIX)/lib/systemd/catalog/yoi.catalog
 	install -m 644 systemd/yoi-alerts.yaml systemd/yoi-dashboard.json $(DESTDIR)$(PREFIX)/share/yoi-runtime
