@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/tests/internal/host"
 )
 
 const usage = `bench measures yoi-runtime beside bubblewrap, runc, git, cp, rm and bbolt (root).
@@ -57,6 +58,8 @@ func parse() (options, error) {
 }
 
 func main() {
+	host.Stage()
+	scopeStage()
 	o, err := parse()
 	if err == nil && os.Geteuid() != 0 {
 		err = fmt.Errorf("measuring needs root: loop devices, and sandboxes as the helper makes them")

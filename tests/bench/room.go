@@ -80,6 +80,7 @@ func (r *room) Fatal(a ...any)   { panic(failure{fmt.Errorf("%s", fmt.Sprint(a..
 func (r *room) Fatalf(format string, a ...any) {
 	panic(failure{fmt.Errorf(format, a...)})
 }
+func (r *room) Logf(format string, a ...any)  { fmt.Fprintf(os.Stderr, "  "+format+"\n", a...) }
 func (r *room) Skipf(format string, a ...any) { r.Fatalf(format, a...) }
 func (r *room) Skip(a ...any)                 { r.Fatal(a...) }
 func (r *room) Error(a ...any)                { r.Errorf("%s", fmt.Sprint(a...)) }

@@ -34,4 +34,7 @@ var suite = []section{
 	{23, "git status and go build inside, against outside", insideAndOutside},
 	{24, "bytes and connections through the allowlist proxy, against none", throughTheProxy},
 	{25, "200 clients of yoi-backend that list and 20 that create", manyClients},
+	{26, "a scope of the service manager's, against busctl Ping", scopeAgainstPing},
+	{27, "idle daemons under systemd: wake-ups, memory", idleDaemons},
+	{28, "launches in scopes for ten minutes, and what they leave", sustainedScopes},
 }
