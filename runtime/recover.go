@@ -105,11 +105,15 @@ func (r *Runtime) reconcileOne(ctx context.Context, a registry.Allocation) error
 		return err
 	}
 	for _, w := range workers {
+		if !r.claim(w.ID) {
+			continue // this process launched it, or adopted it before
+		}
 		// No other process has this root: who held a session is dead, and with it that.
 		if _, err := r.registry.UpdateWorker(ctx, w.ID, func(v *registry.Worker) error {
 			v.LoseSessions(r.now())
 			return nil
 		}); err != nil {
+			r.unclaim(w.ID)
 			return err
 		}
 		r.follow(w)

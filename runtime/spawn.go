@@ -353,6 +353,14 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 		if l.terminal {
 			l.env = terminalEnv(a, req.Env)
 		}
+		// Before anybody else could take the record for one that nobody follows.
+		r.claim(l.id)
+		followed := false
+		defer func() {
+			if !followed {
+				r.unclaim(l.id)
+			}
+		}()
 		w, launched, err := r.start(ctx, a, l)
 		if err != nil {
 			return Worker{}, err
@@ -365,17 +373,29 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 			return Worker{}, err
 		}
 		r.outputs.refuse(w)
+		followed = true
 		r.follow(w)
 		return r.workerView(ctx, w, &a), nil
 	})
 }
 
-// follow waits for a Worker's end in the background, records it, and lets the
-// allocation's cleanup policy act. A helper that restarts meanwhile adopts the
-// Worker; the outcome is on the disk either way.
+// claim makes a Worker this process' to follow, unless it is that already: a second
+// follower would look at the workspace, apply its cleanup policy and tell of the end
+// once more.
+func (r *Runtime) claim(id policy.WorkerID) bool {
+	_, taken := r.followed.LoadOrStore(id, true)
+	return !taken
+}
+
+func (r *Runtime) unclaim(id policy.WorkerID) { r.followed.Delete(id) }
+
+// follow waits for the end of a Worker that was claimed in the background, records it,
+// and lets the allocation's cleanup policy act. A helper that restarts meanwhile adopts
+// the Worker; the outcome is on the disk either way.
 func (r *Runtime) follow(w registry.Worker) {
 	r.outputs.follow(w)
 	r.wg.Go(func() {
+		defer r.unclaim(w.ID)
 		ctx := r.background
 		for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 			o, err := r.helper.Wait(ctx, w.ID)

@@ -160,3 +160,39 @@ func TestGoroutines(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCollectBesideWorkers: gc while a Worker runs leaves it to who follows it, and its
+// end is told once.
+func TestCollectBesideWorkers(t *testing.T) {
+	r, repo := inProcess(t, nil)
+	ws, err := r.CreateWorkspace(t.Context(), runtime.CreateWorkspaceRequest{
+		Repositories: []runtime.RepositoryRequest{{RepositoryID: repo}}, Cleanup: policy.CleanupPolicy{Mode: policy.KeepFor, For: time.Hour},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := r.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws.ID, Command: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if _, err := r.GC(t.Context(), runtime.GCRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.StopWorker(t.Context(), w.ID, runtime.StopRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.RemoveWorkspace(t.Context(), ws.ID, runtime.RemoveWorkspaceRequest{}); err != nil {
+		t.Error(err)
+	}
+	ends := 0
+	if err := r.Events(t.Context(), runtime.EventsRequest{}, func(e runtime.Event) bool {
+		if e.Kind == string(policy.EventWorkerEnded) {
+			ends++
+		}
+		return true
+	}); err != nil || ends != 1 {
+		t.Errorf("the end is told %d times: %v", ends, err)
+	}
+}
