@@ -36,6 +36,7 @@ const (
 	EventSnapshotExported           EventKind = "snapshot.exported"
 	EventSnapshotRemoved            EventKind = "snapshot.removed"
 	EventRuntimeRecovered           EventKind = "runtime.recovered"
+	EventRuntimeReloaded            EventKind = "runtime.reloaded"
 	EventDiagnostic                 EventKind = "diagnostic"
 	EventEntriesLost                EventKind = "journal.entries_lost"
 )
@@ -151,6 +152,9 @@ var events = []EventInfo{
 	{EventRuntimeRecovered, "76837cff86c2da0c9ea797490133e2d6", "What a crash left was cleaned up",
 		"At its start the daemon removed what dead processes had left, and took over the Workers that live: the entry counts both.",
 		"Nothing is to be done. If it was no restart of yours, see the entries before for why a daemon ended: journalctl -u yoi-runtimed -u yoi-helper"},
+	{EventRuntimeReloaded, "366d7e85ab8024353b266f69d6dbe810", "The configuration was read again",
+		"config.toml is in force as it is now. What exists keeps what it was made with.",
+		"Nothing is to be done."},
 	{EventDiagnostic, "0e38f460b3357fc185a029c6b0010c5d", "A refusal or warning: @YOI_DIAGNOSTIC@",
 		"A daemon refused something, failed at it or found something that an operator should know. The message says what; the code is in the list of diagnostics, /usr/share/doc/yoi-runtime/diagnostics.md.",
 		"@YOI_HINT@"},

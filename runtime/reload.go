@@ -27,13 +27,13 @@ func (r *Runtime) Reload(_ context.Context) error {
 	if err != nil {
 		d := policy.AsDiagnostic(err)
 		r.settings.Store(&settings{config: *r.config(), refused: d})
-		r.log.Error("the configuration is as it was: the new one is refused", "code", d.Code, "error", d.Message, "hint", d.Hint)
+		r.log.Error("the configuration is as it was: the new one is refused", "error", d)
 		r.events.wake()
 		return err
 	}
 	r.settings.Store(&settings{config: cfg})
 	r.cache.Reconfigure(cfg.Cache.Protocols, cfg.snapshotLimits())
-	r.event("runtime.reloaded", string(r.id), nil)
+	r.event(policy.EventRuntimeReloaded, string(r.id), nil)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -19,8 +20,9 @@ type Manager struct {
 	// operator reads in `systemctl status`. Nil is a daemon without either.
 	Check func(context.Context) (status string, err error)
 
-	last  string      // the last status line
-	asked chan answer // under way
+	last    string      // the last status line
+	asked   chan answer // under way
+	trimmed bool        // since that line
 }
 
 // Ready says that the daemon serves.
@@ -124,7 +126,12 @@ func (m *Manager) ask(ctx context.Context, patience time.Duration) bool {
 	}
 	if a.status != m.last {
 		m.send("STATUS=" + strings.ReplaceAll(a.status, "\n", " "))
-		m.last = a.status
+		m.last, m.trimmed = a.status, false
+	} else if !m.trimmed {
+		// Nothing is new since the last time: what the work before took goes back to the
+		// host, once, which the runtime would keep for more of it.
+		debug.FreeOSMemory()
+		m.trimmed = true
 	}
 	return true
 }

@@ -128,7 +128,8 @@ func TestManagerGoneAndBack(t *testing.T) {
 		h.OK(act...)
 		if act[1] == "daemon-reexec" {
 			h.Eventually("the manager has been executed anew", func() bool {
-				return strings.Count(h.Run("journalctl", "--boot", "_PID=1", "-o", "cat").Stdout, "running in system mode") == 2
+				return strings.Count(h.Run("journalctl", "--boot", "_PID=1", "-o", "cat").Stdout, "running in system mode") == 2 &&
+					h.Run("systemctl", "is-active", "yoi-helper").Code == 0
 			})
 		}
 		w, err := c.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws, Command: []string{"sleep", "987654"}})
@@ -162,6 +163,11 @@ func TestSustained(t *testing.T) {
 		launches = n
 	}
 	h := installed(t)
+	// What idle daemons do, they do soon.
+	for _, u := range []string{"yoi-runtimed", "yoi-helper"} {
+		h.Write("/run/systemd/system/"+u+".service.d/quick.conf", "[Service]\nWatchdogSec=10\n", 0o644)
+	}
+	h.OK("systemctl", "daemon-reload")
 	yoi(h, "repo", "add", "/srv/app").Want(0)
 	c := dial(t, h)
 	const callers = 4
@@ -195,11 +201,10 @@ func TestSustained(t *testing.T) {
 		after = census()
 		return !after.More(before)
 	})
-	r, p := h.Resident("yoi-runtimed"), h.Resident("yoi-helper")
-	t.Logf("after %d launches yoi-runtimed has %d KiB, yoi-helper %d", launches, r>>10, p>>10)
-	t.Log(h.OK("sh", "-c", "grep -h ^Rss /proc/"+h.MainPID("yoi-runtimed")+"/status /proc/"+h.MainPID("yoi-helper")+"/status"))
-	if r+p > 40<<20 {
-		t.Error("that is more than 40 MiB")
-	}
+	h.Eventually("both daemons together have less than 40 MiB", func() bool {
+		r, p := h.Resident("yoi-runtimed"), h.Resident("yoi-helper")
+		t.Logf("after %d launches yoi-runtimed has %d KiB, yoi-helper %d", launches, r>>10, p>>10)
+		return r+p < 40<<20
+	})
 	each(t, callers, 1, func(int) error { return remove(t, c, <-places) })
 }
