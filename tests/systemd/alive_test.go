@@ -153,6 +153,10 @@ func TestStatusText(t *testing.T) {
 	h.Eventually("the status is told", func() bool {
 		return strings.HasPrefix(property(h, "yoi-runtimed", "StatusText"), "1 Worker, 1 workspace, cache ") && property(h, "yoi-helper", "StatusText") == "1 Worker"
 	})
+	h.OK("journalctl", "--sync")
+	if out := h.OK("journalctl", "-u", "yoi-runtimed", "-o", "cat"); !strings.Contains(out, "doctor") {
+		t.Errorf("the daemon's start says nothing of what this host can do: %s", out)
+	}
 	yoi(h, "worker", "stop", wk.ID).Want(0)
 	yoi(h, "ws", "rm", ws.ID).Want(0)
 	h.Eventually("the status is told", func() bool {

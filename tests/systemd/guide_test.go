@@ -77,7 +77,7 @@ func TestGuide(t *testing.T) {
 		t.Fatalf("the guide fails with %d in\n%s\n%s", r.Code, r.Stdout[max(0, i):], r.Stderr)
 	}
 	for _, want := range []string{
-		"it ended with 3\nworking\n", "+++ b/stamp", // the first Worker, and what it did
+		"exit 3\n", "\nworking\n", "+++ b/stamp", // the first Worker, and what it did
 		"stopped by systemd", "Slice=yoi-workspace-ws", // the second
 		"every hash right",
 	} {
