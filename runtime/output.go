@@ -74,7 +74,7 @@ func newOutputs(r *Runtime, sink func(context.Context, OutputLine) error) (*outp
 		return nil, policy.Errorf(policy.CodeInternal, "runtime.output", "log files cannot be watched").Because(err)
 	}
 	o := &outputs{r: r, sink: sink, watch: w, farewell: outputFarewell, live: make(map[policy.WorkerID]*copier)}
-	o.all.size = outputShare * r.config.outputRate()
+	o.all.size = outputShare * r.config().outputRate()
 	r.wg.Go(func() {
 		<-r.background.Done()
 		w.close()
@@ -88,7 +88,7 @@ func (o *outputs) follow(w registry.Worker) {
 	if o == nil || len(w.Logs) == 0 {
 		return
 	}
-	if o.r.config.outputRefused(w) != "" {
+	if o.r.config().outputRefused(w) != "" {
 		return
 	}
 	o.mu.Lock()
@@ -114,7 +114,7 @@ func (o *outputs) refuse(w registry.Worker) {
 	if o == nil {
 		return
 	}
-	if reason := o.r.config.outputRefused(w); reason != "" && reason != outputNever {
+	if reason := o.r.config().outputRefused(w); reason != "" && reason != outputNever {
 		o.r.leftOut(w, "", reason, 0)
 	}
 }
@@ -184,7 +184,7 @@ func (c *copier) open() (err error) {
 	}
 	for i, name := range outputStreams {
 		s := &c.streams[i]
-		s.name, s.rate.size = name, c.o.r.config.outputRate()
+		s.name, s.rate.size = name, c.o.r.config().outputRate()
 		if s.file, err = c.o.r.root.OpenFile(rootdir.Worker(c.w.ID)+"/logs/"+name, unix.O_RDONLY, 0); err != nil {
 			return err
 		}
@@ -377,7 +377,7 @@ func cutLine(b []byte, last, full bool) (line []byte, size int) {
 
 // allowed takes a line out of the budgets, or pauses the stream.
 func (c *copier) allowed(s *stream, n int) bool {
-	if most := c.o.r.config.outputMax(); s.Copied+int64(n) > most {
+	if most := c.o.r.config().outputMax(); s.Copied+int64(n) > most {
 		s.told = true
 		c.o.r.leftOut(c.w, s.name, "size", 0)
 		return false

@@ -44,7 +44,7 @@ func newDesk(t *testing.T, dir string, j JournalConfig) *desk {
 	d := &desk{t: t, dir: dir, log: new(bytes.Buffer)}
 	d.turn = sync.NewCond(&d.mu)
 	d.r = &Runtime{id: "rt-1", root: root, log: slog.New(slog.NewTextHandler(d, nil))}
-	d.r.config.Journal = j
+	d.r.settings.Store(&settings{config: Config{Journal: j}})
 	d.r.background, d.r.stop = context.WithCancel(context.Background())
 	if d.o, err = newOutputs(d.r, d.sink); err != nil {
 		t.Fatal(err)

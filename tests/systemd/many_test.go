@@ -108,6 +108,11 @@ func TestFifty(t *testing.T) {
 	noUnits(h)
 }
 
+// managerStarts is how often the manager said that it runs.
+func managerStarts(h *host.Host) int {
+	return strings.Count(h.Run("journalctl", "--boot", "_PID=1", "-o", "cat").Stdout, "running in system mode")
+}
+
 // TestManagerGoneAndBack: neither a bus that is down nor a manager that is executed
 // anew costs a Worker its scope.
 func TestManagerGoneAndBack(t *testing.T) {
@@ -125,11 +130,11 @@ func TestManagerGoneAndBack(t *testing.T) {
 		{"systemctl", "start", "dbus.socket", "dbus.service"},
 		{"systemctl", "daemon-reload"},
 	} {
+		starts := managerStarts(h)
 		h.OK(act...)
-		if act[1] == "daemon-reexec" {
+		if act[1] == "daemon-reexec" { // which answers before it is over
 			h.Eventually("the manager has been executed anew", func() bool {
-				return strings.Count(h.Run("journalctl", "--boot", "_PID=1", "-o", "cat").Stdout, "running in system mode") == 2 &&
-					h.Run("systemctl", "is-active", "yoi-helper").Code == 0
+				return managerStarts(h) > starts && h.Run("systemctl", "is-active", "yoi-helper").Code == 0
 			})
 		}
 		w, err := c.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws, Command: []string{"sleep", "987654"}})
