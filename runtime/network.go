@@ -41,8 +41,7 @@ var rootFiles = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/cer
 
 // egressRequest is the way out of a Worker by an allowlist.
 func (r *Runtime) egressRequest(p policy.SandboxPolicy) (*helper.EgressRequest, error) {
-	cfg := r.config().Network
-	q := &helper.EgressRequest{Network: p.Network, Resolvers: cfg.Resolvers, Secrets: headersOf(p.Secrets)}
+	q := &helper.EgressRequest{Network: p.Network, Resolvers: r.config().Network.Resolvers, Secrets: headersOf(p.Secrets)}
 	if len(q.Secrets) == 0 {
 		return q, nil
 	}
@@ -53,16 +52,16 @@ func (r *Runtime) egressRequest(p policy.SandboxPolicy) (*helper.EgressRequest, 
 
 // authorities are who is believed for the hosts of http-header secrets, in PEM.
 func (r *Runtime) authorities() ([]byte, error) {
-	files := rootFiles
-	if cfg.Roots != "" {
-		files = []string{cfg.Roots}
+	files, own := rootFiles, r.config().Network.Roots
+	if own != "" {
+		files = []string{own}
 	}
 	for _, name := range files {
 		b, err := os.ReadFile(name)
 		if err == nil {
 			return b, nil
 		}
-		if !errors.Is(err, fs.ErrNotExist) || cfg.Roots != "" {
+		if !errors.Is(err, fs.ErrNotExist) || own != "" {
 			return nil, policy.Errorf(policy.CodeEgressUnavailable, "runtime.egress", "the certificate authorities cannot be read").Because(err)
 		}
 	}
