@@ -1,11 +1,13 @@
 package helper
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -305,12 +307,60 @@ func (l *Local) WaitSession(ctx context.Context, id policy.SessionID) (SessionOu
 		out.Denied = s.audit.denials()
 	}
 	if o.Signal == int(unix.SIGKILL) {
-		// PID 1 gives its lock back before the kernel kills the rest.
-		live, err := l.lockHeld(s.worker)
-		out.WorkerEnded = err == nil && !live
+		out.WorkerEnded = workerEnds(s.init)
 	}
 	l.forget(id)
 	return out, nil
+}
+
+// workerEnds tells whether a Worker has ended or is about to, given its PID 1: who
+// kills all of a sandbox has reaped its second process before, or kills that as well.
+func workerEnds(init *os.File) bool {
+	pid, err := nsexec.PidOf(init)
+	if err != nil {
+		return hasEnded(init)
+	}
+	p := strconv.Itoa(pid)
+	b, err := os.ReadFile("/proc/" + p + "/task/" + p + "/children")
+	if err != nil {
+		return hasEnded(init)
+	}
+	for c := range strings.FieldsSeq(string(b)) {
+		if n := nsPids(c); len(n) > 1 && n[len(n)-1] == 2 {
+			return dying(c)
+		}
+	}
+	return true
+}
+
+// dying tells whether a process has begun to exit or will before it does anything
+// else (proc_pid_status(5), proc_pid_stat(5)).
+func dying(pid string) bool {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	f := strings.Fields(rest)
+	const exiting = 0x4 // PF_EXITING
+	if len(f) > 6 {
+		if flags, err := strconv.ParseUint(f[6], 10, 64); err == nil && flags&exiting != 0 {
+			return true
+		}
+	}
+	status, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(status)) {
+		name, set, _ := strings.Cut(line, ":")
+		if name == "SigPnd" || name == "ShdPnd" {
+			if set, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64); err == nil && set&(1<<(unix.SIGKILL-1)) != 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (l *Local) forget(id policy.SessionID) {

@@ -28,6 +28,10 @@ func Before(t testing.TB) *Machine {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go reapSandboxed(stop, done)
+	t.Cleanup(func() { close(stop); <-done })
 	m := &Machine{mounts: mounts(t), ipc: ipc(t), children: map[int]bool{}}
 	for _, pid := range children() {
 		m.children[pid] = true
@@ -97,6 +101,28 @@ func Process(pid int) string {
 func reap(pid int) bool {
 	got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
 	return (err == nil && got == pid) || err == unix.ECHILD
+}
+
+// reapSandboxed does for dead orphans from sandboxes what the machine's init would:
+// a sandbox does not end as long as one of its processes is unreaped. No exec.Cmd
+// starts a process in another pid namespace.
+func reapSandboxed(stop, done chan struct{}) {
+	defer close(done)
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		for _, pid := range children() {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			_, ids, ok := strings.Cut(string(b), "\nNSpid:")
+			ids, _, _ = strings.Cut(ids, "\n")
+			if err == nil && ok && len(strings.Fields(ids)) > 1 && strings.Contains(string(b), "\nState:\tZ") {
+				reap(pid)
+			}
+		}
+	}
 }
 
 func children() []int {
