@@ -112,6 +112,18 @@ func routes() []route {
 	}
 }
 
+// subject is what the log calls a request's {id}: what concerns a Worker or a workspace
+// is found by its id.
+func (rt *route) subject() string {
+	switch {
+	case strings.HasPrefix(rt.path, "/v1/workers/"):
+		return "worker"
+	case strings.HasPrefix(rt.path, "/v1/execution-workspaces/"):
+		return "allocation"
+	}
+	return "id"
+}
+
 // match finds the route of a request and the value of its {id}. Only the exact
 // path matches: net/http's ServeMux would answer an unclean one with a redirect.
 func match(table []route, method, path string) (*route, string, error) {

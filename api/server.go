@@ -179,7 +179,7 @@ func (s *Server) log(c *call, level slog.Level, msg string, args ...any) {
 		return
 	}
 	if c.route != nil {
-		args = append(args, "operation", c.route.operation, "id", c.id)
+		args = append(args, "operation", c.route.operation, c.route.subject(), c.id)
 	}
 	if p, ok := PeerFrom(c.r.Context()); ok {
 		args = append(args, "uid", p.UID, "pid", p.PID)

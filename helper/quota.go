@@ -283,7 +283,7 @@ func (l *Local) stopExceeding(w *worker, over string) {
 		l.log.Warn("why a worker is stopped cannot be written down", "worker", w.id, "error", err)
 	}
 	w.exceeded.Store(&over)
-	l.log.Info("worker stopped: its workspace exceeds its quota", "worker", w.id, "quota", over)
+	l.log.Warn("worker stopped: its workspace exceeds its quota", "worker", w.id, "quota", over)
 	if err := l.Kill(context.Background(), w.id); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
 		l.log.Error("a worker that exceeds its quota cannot be stopped", "worker", w.id, "error", err)
 	}

@@ -269,12 +269,22 @@ func TestJournalFilledByOthers(t *testing.T) {
 func TestJournalGoneAndBack(t *testing.T) {
 	j := newJournald(t)
 	log, w, beside := j.logger(slog.LevelInfo)
+	gone := func() {
+		t.Helper()
+		j.conn.Close()
+		if err := os.Remove(j.path); err != nil {
+			t.Fatal(err)
+		}
+	}
 	log.Info("one")
 	j.next()
-	j.conn.Close()
-	if err := os.Remove(j.path); err != nil {
-		t.Fatal(err)
+	gone()
+	j.listen() // before anybody has noticed
+	log.Info("another")
+	if m := j.next()["MESSAGE"][0]; m != "another" {
+		t.Errorf("%q", m)
 	}
+	gone()
 	log.Info("two\nlines")
 	if err := w.Send(t.Context(), Entry{Message: "three"}); err == nil {
 		t.Error("nobody listened, and Send was content")

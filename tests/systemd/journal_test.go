@@ -153,6 +153,11 @@ func TestJournal(t *testing.T) {
 			t.Errorf("the metrics lack %s in\n%s", line, metrics)
 		}
 	}
+	for _, name := range []string{"process_resident_memory_bytes", "process_open_fds", "go_goroutines"} { // its unit could hide /proc
+		if !strings.Contains(metrics, "\n"+name+" ") {
+			t.Errorf("the metrics lack %s", name)
+		}
+	}
 	// -x explains: the texts of the catalog, with the entry's own fields in them.
 	out := h.OK("journalctl", "--no-pager", "-x", "YOI_WORKER_ID="+wk)
 	for _, s := range []string{"Subject: A Worker was started", "What to do: Nothing is to be done", "journalctl YOI_WORKER_ID=" + wk, "Defined-By: yoi-runtime"} {
@@ -236,6 +241,34 @@ func TestWorkerStory(t *testing.T) {
 	s := told(t, h, wk)
 	if len(s) > 20000 || !slices.Contains(s, "worker.output_left_out") || s[1] != "stdout line 1" || s[len(s)-2] != "stdout so long" {
 		t.Errorf("a loud worker has %d entries, from %q to %q", len(s), s[:2], s[len(s)-2:])
+	}
+	yoi(h, "ws", "rm", ws).Want(0)
+	tellsNoSecret(t, h)
+}
+
+// tellsNoSecret: what a Worker says that was given a secret stays in its log file.
+func tellsNoSecret(t *testing.T, h *host.Host) {
+	t.Helper()
+	const secret = "hunter2-in-a-file"
+	h.Write("/etc/yoi/token", secret, 0o400)
+	h.Write("/var/lib/yoi/config.toml", "[secrets.token]\nfile = \"/etc/yoi/token\"\n", 0o600)
+	h.OK("chown", "yoi:yoi", "/etc/yoi/token", "/var/lib/yoi/config.toml")
+	h.OK("systemctl", "restart", "yoi-runtimed")
+	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked", "--secret", "token")).ID
+	wk := spawned(t, h, ws, "sh", "-c", "cat /run/secrets/token")
+	ended(t, h, wk)
+	if got, want := told(t, h, wk), []string{"worker.started", "worker.output_left_out", "worker.ended"}; !slices.Equal(got, want) {
+		t.Errorf("the story of a worker with a secret is %q, not %q", got, want)
+	}
+	if out := yoi(h, "worker", "logs", wk).Want(0).Stdout; out != secret {
+		t.Errorf("it said %q", out)
+	}
+	for _, e := range journal(t, h, "_SYSTEMD_UNIT=yoi-runtimed.service", "+", "_SYSTEMD_UNIT=yoi-helper.service") {
+		for field := range e {
+			if strings.Contains(e.get(field), secret) {
+				t.Errorf("the secret is in %s: %v", field, e)
+			}
+		}
 	}
 	yoi(h, "ws", "rm", ws).Want(0)
 }
