@@ -349,7 +349,7 @@ func TestPasswords(t *testing.T) {
 func TestLocalPath(t *testing.T) {
 	for in, want := range map[string]string{
 		"/w/demo?status=active": "/w/demo?status=active", "": "/", "//evil.example": "/", "https://evil.example/": "/", `/\evil.example`: "/",
-		"/\t/evil.example": "/", "javascript:alert(1)": "/", "/w/a\r\nSet-Cookie: x": "/",
+		"/\t/evil.example": "/", "/%2f/evil.example": "/", "/%2Fevil.example": "/", "/%5cevil.example": "/", "/w/a%2fb": "/w/a/b", "javascript:alert(1)": "/", "/w/a\r\nSet-Cookie: x": "/",
 	} {
 		if got := localPath(in); got != want {
 			t.Errorf("%q leads to %q, want %q", in, got, want)

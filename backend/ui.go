@@ -210,8 +210,9 @@ func (c *call) loginForm() error {
 // to another site.
 func localPath(s string) string {
 	u, err := url.Parse(s)
+	// Both as it is written and as it reads: %2f is a slash once it has been decoded.
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, "/") ||
-		strings.HasPrefix(s, "//") || strings.ContainsAny(s, "\\\x00\r\n\t") {
+		strings.HasPrefix(s, "//") || strings.HasPrefix(u.Path, "//") || strings.ContainsAny(s+u.Path, "\\\x00\r\n\t") {
 		return "/"
 	}
 	return (&url.URL{Path: u.Path, RawQuery: u.RawQuery}).String()
