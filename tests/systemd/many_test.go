@@ -108,14 +108,9 @@ func TestFifty(t *testing.T) {
 	noUnits(h)
 }
 
-// managerStarts is how often the manager said that it runs.
-func managerStarts(h *host.Host) int {
-	return strings.Count(h.Run("journalctl", "--boot", "_PID=1", "-o", "cat").Stdout, "running in system mode")
-}
-
-// TestManagerGoneAndBack: neither a bus that is down nor a manager that is executed
-// anew costs a Worker its scope.
-func TestManagerGoneAndBack(t *testing.T) {
+// TestBusGoneAndBack: neither a bus that is down nor a manager that reads its units
+// again costs a Worker its scope.
+func TestBusGoneAndBack(t *testing.T) {
 	h := installed(t)
 	yoi(h, "repo", "add", "/srv/app").Want(0)
 	c := dial(t, h)
@@ -126,25 +121,18 @@ func TestManagerGoneAndBack(t *testing.T) {
 	for _, act := range [][]string{
 		{"systemctl", "start", "dbus.socket", "dbus.service"},
 		{"systemctl", "stop", "dbus.socket", "dbus.service"},
-		{"systemctl", "daemon-reexec"},
 		{"systemctl", "start", "dbus.socket", "dbus.service"},
 		{"systemctl", "daemon-reload"},
 	} {
-		starts := managerStarts(h)
-		h.OK(act...)
-		if act[1] == "daemon-reexec" { // which answers before it is over
-			h.Eventually("the manager has been executed anew", func() bool {
-				return managerStarts(h) > starts && h.Run("systemctl", "is-active", "yoi-helper").Code == 0
-			})
-		}
+		h.Direct(act...)
 		w, err := c.SpawnWorker(t.Context(), runtime.SpawnWorkerRequest{AllocationID: ws, Command: []string{"sleep", "987654"}})
 		if err != nil {
 			t.Fatalf("after %q: %v", act, err)
 		}
-		if len(w.Diagnostics) != 0 || property(h, "yoi-"+string(w.ID)+".scope", "SubState") != "running" {
+		if len(w.Diagnostics) != 0 || h.Direct("systemctl", "show", "--property=SubState", "--value", "yoi-"+string(w.ID)+".scope") != "running\n" {
 			t.Errorf("after %q the worker has no scope: %+v", act, w.Diagnostics)
 		}
-		h.OK("systemctl", "stop", "yoi-"+string(w.ID)+".scope")
+		h.Direct("systemctl", "stop", "yoi-"+string(w.ID)+".scope")
 		if w, err = c.WaitWorker(t.Context(), w.ID); err != nil || w.Outcome == nil || !w.Outcome.Stopped {
 			t.Errorf("after %q: %+v %v", act, w.Outcome, err)
 		}
