@@ -418,8 +418,9 @@ func (e *entering) awaitExec() {
 func (e *entering) verdict(end ended) error {
 	f := e.Failure()
 	// A pid namespace that is being taken down has no namespaces left to enter
-	// (ESRCH) and no room for a process (ENOMEM), and its PID 1 is about to end.
-	dying := f != nil && (f.NR == unix.SYS_SETNS && f.Errno == unix.ESRCH || f.NR == unix.SYS_CLONE && f.Errno == unix.ENOMEM)
+	// (ESRCH) and no room for a process (ENOMEM), and its PID 1, which has no memory any
+	// more, is nobody's but root's to look at (EPERM). It is about to end.
+	dying := f != nil && (f.NR == unix.SYS_SETNS && (f.Errno == unix.ESRCH || f.Errno == unix.EPERM) || f.NR == unix.SYS_CLONE && f.Errno == unix.ENOMEM)
 	if dying && hasEnded(e.init, dyingTime) {
 		return notRunning()
 	}

@@ -272,5 +272,9 @@ func refusedWarning(n uint64, ds []egress.Decision) *policy.Diagnostic {
 	if more := len(names) - refusedShown; more > 0 {
 		names = append(names[:refusedShown], fmt.Sprintf("and %d others", more))
 	}
-	return policy.Warnf(policy.CodeEgressRefused, "runtime.egress", "the network policy refused %d times: %s", n, strings.Join(names, ", "))
+	times := "once"
+	if n > 1 {
+		times = fmt.Sprintf("%d times", n)
+	}
+	return policy.Warnf(policy.CodeEgressRefused, "runtime.egress", "the network policy refused %s: %s", times, strings.Join(names, ", "))
 }
