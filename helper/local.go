@@ -177,12 +177,14 @@ func (l *Local) strategies(ctx context.Context) (*cow.Table, error) {
 		return nil, err
 	}
 	t, err := l.probe(ctx, r)
-	after := context.WithoutCancel(ctx)
-	if rerr := l.removePath(after, r.Path); err == nil {
-		err = rerr
+	rerr := l.removePath(context.WithoutCancel(ctx), r.Path) // of a probe that was cut off, too
+	if rerr == nil {
+		rerr = l.release(owner, r)
 	}
 	if err == nil {
-		err = l.release(owner, r)
+		err = rerr
+	} else if rerr != nil {
+		l.log.Warn("a probe's files are left to the ledger", "path", r.Path, "error", rerr)
 	}
 	if err != nil {
 		return nil, err

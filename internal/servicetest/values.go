@@ -158,7 +158,7 @@ func RuntimeStatus() runtime.RuntimeStatus {
 		DiskBytes: 100 << 30, DiskFreeBytes: 1 << 29, Workers: 3, Workspaces: map[runtime.WorkspaceStatus]int{runtime.WorkspaceActive: 4, runtime.WorkspaceStopped: 1},
 		Repositories: 1, CacheBytes: 1288490188, CacheMeasuredAt: Then,
 		LastCleanup: &runtime.CleanupRecord{At: Then, Removed: 2, FreedBytes: 5 << 20},
-		Held:        12, OpenIntents: 1, Leftovers: 0,
+		Held:        12, OpenIntents: 1, Leftovers: 2,
 		Problems: []runtime.DoctorCheck{{Name: "disk", State: "degraded", Message: "512 MiB free for the Runtime root", Fix: "yoi gc"}},
 	}
 }

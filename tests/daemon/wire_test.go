@@ -26,7 +26,7 @@ import (
 func TestMalformedHTTP(t *testing.T) {
 	testenv.Root(t)
 	d := rig.StartDaemons(t, rig.NewPlace(t, "disk", yoiUser), 0)
-	before := rig.Names(t, d.Root)
+	before := names(t, d)
 	post := func(path, contentType, body string) string {
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", path, contentType, len(body), body)
 	}
@@ -96,6 +96,15 @@ func TestMalformedHTTP(t *testing.T) {
 	unharmed(t, d, before)
 }
 
+// names lists the Runtime root when nothing of the daemon's start is under way in it.
+func names(t *testing.T, d *rig.Daemons) []string {
+	t.Helper()
+	if _, err := d.Client.Doctor(t.Context()); err != nil { // it asks the host itself when it starts
+		t.Fatal(err)
+	}
+	return rig.Names(t, d.Root)
+}
+
 func unharmed(t *testing.T, d *rig.Daemons, before []string) {
 	t.Helper()
 	if _, err := d.Client.Info(t.Context()); err != nil {
@@ -113,7 +122,7 @@ func unharmed(t *testing.T, d *rig.Daemons, before []string) {
 func TestMalformedHelperMessages(t *testing.T) {
 	testenv.Root(t)
 	d := rig.StartDaemons(t, rig.NewPlace(t, "disk", yoiUser), 0)
-	before := rig.Names(t, d.Root)
+	before := names(t, d)
 	request := func(op, body string) string { return fmt.Sprintf(`{"v":1,"id":7,"op":%q,"body":%s}`, op, body) }
 	launch := func(change string) string {
 		return request("launch", `{"worker_id":"wk-1","allocation_id":"ws-1","repositories":[{"repository_id":"r","tree_key":"`+strings.Repeat("a", 40)+`","strategy":"copy"}],"command":["true"],"env":[],"repository_id":"r","relative_cwd":"","root":"system","stdio":[false,false,false]`+change+`}`)
