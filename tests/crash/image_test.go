@@ -117,6 +117,9 @@ func storeHolds(t *testing.T, root, driver string, layers int) {
 		t.Errorf("the store holds %d layers, not %d: %v", len(found), layers, err)
 	}
 	records, err := os.ReadDir(filepath.Join(root, "image-store/images"))
+	if errors.Is(err, os.ErrNotExist) { // cut off before the first import
+		err = nil
+	}
 	if err != nil || len(records) != min(layers, 1) {
 		t.Errorf("%d image records: %v", len(records), err)
 	}
