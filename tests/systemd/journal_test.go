@@ -298,7 +298,8 @@ func TestJournalTrouble(t *testing.T) {
 		t.Helper()
 		wk := spawned(t, h, ws, "echo", name)
 		ended(t, h, wk)
-		if s := told(t, h, wk); len(s) == 0 || s[0] != "worker.started" {
+		// What a journal has no room for it drops itself, the oldest first.
+		if s := told(t, h, wk); len(s) == 0 || s[0] != "worker.started" && name != "full" || s[len(s)-1] != "worker.ended" {
 			t.Errorf("%s: the journal tells %q", name, s)
 		}
 	}
