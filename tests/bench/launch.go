@@ -17,9 +17,9 @@ import (
 const launchWhat = "launch of /bin/true, request to reaped"
 
 // launchStation is a station with n small workspaces, on the kind of file
-// system that most machines have.
-func launchStation(r *room, n int) (*station, []policy.AllocationID) {
-	s := r.station(r.fs("ext4", 512))
+// system that most machines have, of so many MiB.
+func launchStation(r *room, n, mib int) (*station, []policy.AllocationID) {
+	s := r.station(r.fs("ext4", mib))
 	s.useRepo(testenv.RepoSmall(r), policy.StrategyAuto)
 	var ids []policy.AllocationID
 	for range n {
@@ -29,7 +29,7 @@ func launchStation(r *room, n int) (*station, []policy.AllocationID) {
 }
 
 func launchAgainstBwrap(r *room) {
-	s, ids := launchStation(r, 1)
+	s, ids := launchStation(r, 1, 512)
 	args := s.bwrapArgs(ids[0])
 	own, peer := r.turns(r.runs(200),
 		func() time.Duration { return timed(func() { s.launch(ids[0]) }) },
@@ -39,7 +39,7 @@ func launchAgainstBwrap(r *room) {
 }
 
 func launchAgainstRunc(r *room) {
-	s, ids := launchStation(r, 1)
+	s, ids := launchStation(r, 1, 512)
 	runc := s.runcBundle(ids[0])
 	own, peer := r.turns(r.runs(60),
 		func() time.Duration { return timed(func() { s.launch(ids[0]) }) },
@@ -50,7 +50,7 @@ func launchAgainstRunc(r *room) {
 // launchesAtOnce counts launches of eight callers at once over equal numbers.
 func launchesAtOnce(r *room) {
 	const callers = 8
-	s, ids := launchStation(r, callers)
+	s, ids := launchStation(r, callers, 512)
 	args := s.bwrapArgs(ids[0])
 	each := r.runs(30)
 	rate := func(f func(caller int)) float64 {
@@ -166,7 +166,7 @@ func residentMiB(r *room, pid int) float64 {
 // reaped process, with a whole run of nsenter into the same namespaces, which applies
 // neither ids nor filter nor Landlock.
 func enterAgainstNsenter(r *room) {
-	s, ids := launchStation(r, 1)
+	s, ids := launchStation(r, 1, 512)
 	w := policy.NewWorkerID()
 	req := helper.LaunchRequest{
 		WorkerID: w, AllocationID: ids[0], Repositories: []helper.RepositoryTree{s.tree},

@@ -34,7 +34,7 @@ func (s *station) filterFile() string {
 // everyProtection launches with what the default sandbox has and a control group,
 // in turn with bubblewrap and the same filter.
 func everyProtection(r *room) {
-	s, ids := launchStation(r, 1)
+	s, ids := launchStation(r, 1, 512)
 	args, filter := s.bwrapArgs(ids[0]), s.filterFile()
 	own, peer := r.turns(r.runs(200),
 		func() time.Duration { return timed(func() { s.launchLimited(ids[0], everyLimit) }) },
@@ -45,7 +45,7 @@ func everyProtection(r *room) {
 // sustained is the same by eight callers at once, for a minute each.
 func sustained(r *room) {
 	const callers = 8
-	s, ids := launchStation(r, callers)
+	s, ids := launchStation(r, callers, 8192) // the records of so many Workers take inodes
 	args, filter := s.bwrapArgs(ids[0]), s.filterFile()
 	span := 20 * time.Second
 	if r.quick {
