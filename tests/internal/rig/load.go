@@ -132,7 +132,8 @@ func (p *Daemon) Goroutines(t testing.TB) (stacks []string) {
 	}
 	<-p.exited
 	for stack := range strings.SplitSeq(p.Log(), "\n\n") {
-		if strings.HasPrefix(stack, "goroutine ") && !strings.Contains(stack, "net/http.(*persistConn)") && !strings.Contains(stack, "created by runtime.") && !idle(stack) {
+		// Number 0 is whatever thread took the signal while it had nothing to run.
+		if strings.HasPrefix(stack, "goroutine ") && !strings.HasPrefix(stack, "goroutine 0 ") && !strings.Contains(stack, "net/http.(*persistConn)") && !strings.Contains(stack, "created by runtime.") && !idle(stack) {
 			stacks = append(stacks, stack)
 		}
 	}
