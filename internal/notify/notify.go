@@ -65,7 +65,8 @@ func (m *Manager) KeepAlive(ctx context.Context, changed func() <-chan struct{})
 	if every > 0 {
 		t := time.NewTicker(every / 2)
 		defer t.Stop()
-		tick, patience = t.C, every/2
+		// What hangs is to be told before it is killed for that.
+		tick, patience = t.C, every/3
 	}
 	for {
 		var next <-chan struct{}
