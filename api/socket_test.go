@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/internal/servicetest"
+	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -62,9 +63,7 @@ func TestAllowedPeers(t *testing.T) {
 
 // TestPeerOfAnotherUser connects as uid 65534, and is told why not.
 func TestPeerOfAnotherUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to be another user")
-	}
+	testenv.Privileged(t)
 	self := copyOfSelf(t)
 	many := make([]uint32, 300) // more than one buffer of the kernel's answer
 	for i := range many {

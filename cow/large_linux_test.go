@@ -16,9 +16,7 @@ import (
 
 // A hundred thousand files arrive and go, counted by the file system itself.
 func TestHundredThousandFiles(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes seconds")
-	}
+	testenv.Long(t)
 	noLeaks(t)
 	const dirs, each = 1000, 100
 	fs := testenv.TmpFS(t, 1024)
@@ -77,9 +75,7 @@ func TestUnreadableSource(t *testing.T) {
 
 // The package's other platforms compile, with their tests.
 func TestOtherPlatformsCompile(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it compiles the standard library")
-	}
+	testenv.Long(t)
 	goTool, err := exec.LookPath("go")
 	must(t, err)
 	cmd := exec.Command(goTool, "vet", ".", "./cowtest")

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -71,12 +72,6 @@ func TestOpenBeneath(t *testing.T) {
 	}
 }
 
-func needRoot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs CAP_SYS_ADMIN")
-	}
-}
-
 func TestUserNS(t *testing.T) {
 	own := []IDMap{{Inside: 1000, Outside: uint32(os.Geteuid()), Count: 1}}
 	ownGroup := []IDMap{{Inside: 1000, Outside: uint32(os.Getegid()), Count: 1}}
@@ -105,7 +100,7 @@ func TestUserNS(t *testing.T) {
 }
 
 func TestCloneDetached(t *testing.T) {
-	needRoot(t)
+	testenv.Privileged(t)
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(dir+"/top", 0o755), os.WriteFile(dir+"/top/f", []byte("x"), 0o644), os.Symlink("top", dir+"/link")); err != nil {
 		t.Fatal(err)
@@ -151,7 +146,7 @@ func TestCloneDetached(t *testing.T) {
 }
 
 func TestAsOrdinaryUser(t *testing.T) {
-	needRoot(t)
+	testenv.Privileged(t)
 	c := exec.Command("/proc/self/exe", "-test.run=^(TestUserNS|TestValidate)$")
 	c.Dir = "/"
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65533, Gid: 65533}}

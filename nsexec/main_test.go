@@ -3,8 +3,11 @@ package nsexec
 import (
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
 )
 
 // roles are what a re-executed copy of the test binary does instead of testing.
@@ -26,12 +29,15 @@ func role(name string, args ...string) *exec.Cmd {
 	return c
 }
 
+// rootOnly are the tests that testenv.Privileged guards.
+var rootOnly = []string{
+	"TestRootless", "TestNetworkMadeInAdvance", "TestSharedHostMountsBecomePrivate", "TestIdmappedWorkspaceInAClosedRoot", "TestOverlayOfIdmappedLayers", "TestIdmappedLogs",
+}
+
 // TestRootless runs every other test as an ordinary user.
 func TestRootless(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("already an ordinary user")
-	}
-	args := []string{"-test.run=^Test", "-test.skip=^TestRootless$"}
+	testenv.Privileged(t)
+	args := []string{"-test.run=^Test", "-test.skip=^(" + strings.Join(rootOnly, "|") + ")$"}
 	if testing.Short() {
 		args = append(args, "-test.short")
 	}

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
 )
 
 // A namespace made in advance is to the Worker what one made by the launch is:
 // its own, with nothing but loopback, and not its to configure.
 func TestNetworkMadeInAdvance(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs CAP_SYS_ADMIN to make a network namespace")
-	}
+	testenv.Privileged(t)
 	const script = `readlink /proc/self/ns/net; cat /proc/net/dev | tail -n +3 | cut -d: -f1
 python3 -c '
 import socket

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/mounts"
 )
 
@@ -15,9 +16,7 @@ import (
 // that belongs to a fixed owner on the disk.
 func runtimeRoot(t *testing.T) (root, ids *os.File) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs CAP_SYS_ADMIN for detached idmapped mounts")
-	}
+	testenv.Privileged(t)
 	dir, err := os.MkdirTemp("", "nsexec")
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/testenv"
 )
 
 func init() {
@@ -52,9 +54,7 @@ func TestStandardDescriptorsSwapped(t *testing.T) {
 
 // systemd makes every mount of the host shared.
 func TestSharedHostMountsBecomePrivate(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs CAP_SYS_ADMIN to share mounts")
-	}
+	testenv.Privileged(t)
 	c := role("shared-launcher")
 	c.Args = append(c.Args, "x")
 	out, err := c.Output()

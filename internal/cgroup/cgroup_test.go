@@ -163,9 +163,7 @@ func TestUnified(t *testing.T) {
 
 // On the real kernel: a group holds its process, counts, and goes.
 func TestGroup(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: control groups of an ordinary user take a delegated subtree")
-	}
+	testenv.Privileged(t)
 	tree, err := Find()
 	if err != nil {
 		t.Fatal(err)

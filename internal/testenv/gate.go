@@ -28,14 +28,29 @@ const envNoRoot = "YOI_TESTENV_NO_ROOT"
 // namespace. Lacking root is a skip at a desk and a failure under CI.
 func Root(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 || os.Getenv(envNoRoot) != "" {
-		if CI() {
-			t.Fatal("this test needs root, and CI must have it")
-		}
-		t.Skip("this test needs root: run it with sudo, or make root-test")
-	}
+	Privileged(t)
 	if !inside() {
 		t.Fatal("this test needs the private mount namespace: give the package `func TestMain(m *testing.M) { testenv.Main(m) }`")
+	}
+}
+
+// Privileged is Root for a test that does without the namespace.
+func Privileged(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 && os.Getenv(envNoRoot) == "" {
+		return
+	}
+	if CI() {
+		t.Fatal("this test needs root, and CI must have it")
+	}
+	t.Skip("this test needs root: run it with sudo, or make root-test")
+}
+
+// Long is called first by a test that make unit leaves out. CI has the time.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() && !CI() {
+		t.Skip("this test takes long: run it without -short")
 	}
 }
 
