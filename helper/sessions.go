@@ -1,7 +1,6 @@
 package helper
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -336,17 +335,9 @@ func workerEnds(init *os.File) bool {
 // dying tells whether a process has begun to exit or will before it does anything
 // else (proc_pid_status(5), proc_pid_stat(5)).
 func dying(pid string) bool {
-	stat, err := os.ReadFile("/proc/" + pid + "/stat")
-	if err != nil {
-		return true
-	}
-	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
-	f := strings.Fields(rest)
 	const exiting = 0x4 // PF_EXITING
-	if len(f) > 6 {
-		if flags, err := strconv.ParseUint(f[6], 10, 64); err == nil && flags&exiting != 0 {
-			return true
-		}
+	if flags, err := strconv.ParseUint(string(statField(pid, 9)), 10, 64); err != nil || flags&exiting != 0 {
+		return true // or there is no such process
 	}
 	status, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {

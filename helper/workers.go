@@ -97,22 +97,28 @@ func (l *Local) identityOf(r ledger.Resource) ledger.Identity {
 }
 
 // startTime is field 22 of /proc/<pid>/stat, proc_pid_stat(5): clock ticks after
-// boot. 0 if there is no such process. The second field may hold anything, so
-// fields are counted from its closing parenthesis.
+// boot. 0 if there is no such process.
 func startTime(pid int) uint64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(fields) < 20 {
-		return 0
-	}
-	n, err := strconv.ParseUint(string(fields[19]), 10, 64)
+	n, err := strconv.ParseUint(string(statField(strconv.Itoa(pid), 22)), 10, 64)
 	if err != nil {
 		return 0
 	}
 	return n
+}
+
+// statField is a field of /proc/PID/stat by its number in proc_pid_stat(5), from the
+// third on. The second may hold anything, so they are counted from its closing
+// parenthesis. Nothing if there is no such process.
+func statField(pid string, number int) []byte {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return nil
+	}
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < number-2 {
+		return nil
+	}
+	return fields[number-3]
 }
 
 // watch waits for a launched process in a goroutine of its own and releases the

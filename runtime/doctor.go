@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -72,13 +73,21 @@ func (r *Runtime) authoritiesCheck() DoctorCheck {
 // lowSpace is what the Runtime root's file system should have left.
 const lowSpace = 1 << 30
 
-func (r *Runtime) diskCheck() DoctorCheck {
-	c := DoctorCheck{Name: "disk", State: "ok"}
+// disk is the size of the Runtime root's file system, and what is free for its owner.
+func (r *Runtime) disk() (size, free int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(r.root.Dir.Fd()), &st); err != nil {
+		return 0, 0, os.NewSyscallError("fstatfs", err)
+	}
+	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil
+}
+
+func (r *Runtime) diskCheck() DoctorCheck {
+	c := DoctorCheck{Name: "disk", State: "ok"}
+	_, free, err := r.disk()
+	if err != nil {
 		return DoctorCheck{Name: "disk", State: "degraded", Message: "the free space cannot be read: " + err.Error()}
 	}
-	free := st.Bavail * uint64(st.Bsize)
 	c.Message = fmt.Sprintf("%d MiB free for the Runtime root", free>>20)
 	if free < lowSpace {
 		c.State, c.Fix = "degraded", "yoi gc, or move the Runtime root to a larger file system"

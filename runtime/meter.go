@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/ledger/registry"
 	"yoi.dev/yoi-runtime/policy"
@@ -125,11 +123,9 @@ func (r *Runtime) levels(ctx context.Context) (l Levels, err error) {
 	for _, h := range state.Held {
 		l.Intents[h.Resource.Kind]++
 	}
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(r.root.Dir.Fd()), &st); err != nil {
+	if l.DiskSize, l.DiskFree, err = r.disk(); err != nil {
 		return l, policy.Errorf(policy.CodeInternal, "runtime.metrics", "the disk cannot be looked at").Because(err)
 	}
-	l.DiskSize, l.DiskFree = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
 	return l, nil
 }
 

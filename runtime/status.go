@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -82,10 +80,7 @@ func (r *Runtime) Status(ctx context.Context) (RuntimeStatus, error) {
 	if err := r.ledgerStatus(ctx, &s); err != nil {
 		return s, err
 	}
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(r.root.Dir.Fd()), &st); err == nil {
-		s.DiskBytes, s.DiskFreeBytes = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
-	}
+	s.DiskBytes, s.DiskFreeBytes, _ = r.disk() // what failed diskCheck tells
 	s.problem(r.diskCheck())
 	s.problem(r.helperStatus(ctx, &s))
 	s.problem(r.configCheck())
