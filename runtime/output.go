@@ -310,7 +310,7 @@ func (c *copier) copyAll(ctx context.Context, last bool) (again time.Duration) {
 func (c *copier) copy(ctx context.Context, s *stream, last bool) error {
 	if last {
 		s.paused = time.Time{}
-		if err := c.skip(s, lastWords, cmpReason(s)); err != nil {
+		if err := c.skip(s, lastWords, s.behind()); err != nil {
 			return err
 		}
 	} else if time.Now().Before(s.paused) || s.told {
@@ -414,8 +414,8 @@ func (c *copier) skip(s *stream, most int64, reason string) error {
 	return c.save()
 }
 
-// cmpReason is why a stream that has ended is behind.
-func cmpReason(s *stream) string {
+// behind is why a stream that has ended is.
+func (s *stream) behind() string {
 	switch {
 	case s.told:
 		return "size"
