@@ -50,8 +50,9 @@ func monotonic() time.Duration {
 
 // KeepAlive tells the status line whenever it changed, and that the daemon is alive as
 // often as its manager asks for that (WatchdogSec=), until ctx ends. Between two of
-// those it does nothing; what changed returns wakes it, at most once a second. Nil is
-// a daemon that cannot tell.
+// those it does nothing; what changed returns wakes it, at most once a second, and less
+// often the longer an answer takes, which is work of the daemon's. Nil is a daemon that
+// cannot tell.
 func (m *Manager) KeepAlive(ctx context.Context, changed func() <-chan struct{}) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return
@@ -73,9 +74,11 @@ func (m *Manager) KeepAlive(ctx context.Context, changed func() <-chan struct{})
 		if changed != nil {
 			next = changed()
 		}
+		began := time.Now()
 		if m.ask(ctx, patience) && every > 0 {
 			m.send(daemon.SdNotifyWatchdog)
 		}
+		took := time.Since(began)
 		select {
 		case <-ctx.Done():
 			return
@@ -84,7 +87,8 @@ func (m *Manager) KeepAlive(ctx context.Context, changed func() <-chan struct{})
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(time.Second):
+			case <-tick:
+			case <-time.After(max(time.Second, 20*took)):
 			}
 		}
 	}
