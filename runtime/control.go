@@ -135,7 +135,7 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 	dying, cancel := context.WithTimeout(ctx, deathGrace)
 	w, err = r.WaitWorker(dying, id)
 	cancel()
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || !errors.Is(dying.Err(), context.DeadlineExceeded) {
 		return w, err
 	}
 	return Worker{}, policy.Errorf(policy.CodeWorkerUnkillable, "runtime.stop", "the worker %s was killed and does not end", id).Because(err)

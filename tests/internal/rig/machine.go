@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,10 +29,7 @@ func Before(t testing.TB) *Machine {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go reapSandboxed(stop, done)
-	t.Cleanup(func() { close(stop); <-done })
+	reaper.Do(func() { go reapSandboxed() })
 	m := &Machine{mounts: mounts(t), ipc: ipc(t), children: map[int]bool{}}
 	for _, pid := range children() {
 		m.children[pid] = true
@@ -103,17 +101,14 @@ func reap(pid int) bool {
 	return (err == nil && got == pid) || err == unix.ECHILD
 }
 
+// reaper is as long as the process is a subreaper: until its end.
+var reaper sync.Once
+
 // reapSandboxed does for dead orphans from sandboxes what the machine's init would:
 // a sandbox does not end as long as one of its processes is unreaped. No exec.Cmd
 // starts a process in another pid namespace.
-func reapSandboxed(stop, done chan struct{}) {
-	defer close(done)
-	for {
-		select {
-		case <-stop:
-			return
-		case <-time.After(20 * time.Millisecond):
-		}
+func reapSandboxed() {
+	for ; ; time.Sleep(20 * time.Millisecond) {
 		for _, pid := range children() {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 			_, ids, ok := strings.Cut(string(b), "\nNSpid:")
