@@ -1,6 +1,10 @@
 package cow
 
-import "golang.org/x/sys/unix"
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
 
 // direntBuffer is what one getdents64(2) fills. The kernel reads a directory
 // ahead by it, and 64 KiB holds some two thousand short names.
@@ -13,6 +17,10 @@ type dirReader struct {
 }
 
 func newDirReader() *dirReader { return &dirReader{buf: make([]byte, direntBuffer)} }
+
+// dirReaders are between two removals: each end of a Worker is some, of trees so small
+// that the buffer would be most of what it costs.
+var dirReaders = sync.Pool{New: func() any { return newDirReader() }}
 
 // fill reads the next batch; more is false at the directory's end.
 func (r *dirReader) fill(fd int) (more bool, err error) {

@@ -37,7 +37,8 @@ func RemoveTree(ctx context.Context, parent *os.File, name string, o RemoveOptio
 	if err != nil {
 		return diagnose(op, onTarget, "", err)
 	}
-	r := &remover{op: op, keepTop: o.KeepTop, dir: newDirReader()}
+	r := &remover{op: op, keepTop: o.KeepTop, dir: dirReaders.Get().(*dirReader)}
+	defer dirReaders.Put(r.dir)
 	r.stack = []*frame{{fd: dir, names: newCname(name)}}
 	defer r.closeAll()
 	if err := r.run(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -217,17 +218,21 @@ func (l *Local) intend(ctx context.Context, id policy.AllocationID, rs ...ledger
 // release records that resources are gone.
 func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
 	ids := make([]string, len(rs))
-	gone := make(map[string]bool, len(rs))
 	for i, r := range rs {
-		ids[i], gone[r.ID] = r.ID, true
+		ids[i] = r.ID
+	}
+	gone := func(r ledger.Resource) bool { return slices.Contains(ids, r.ID) }
+	if len(ids) > 8 {
+		set := make(map[string]bool, len(ids))
+		for _, id := range ids {
+			set[id] = true
+		}
+		gone = func(r ledger.Resource) bool { return set[r.ID] }
 	}
 	l.mu.Lock()
-	var left []ledger.Resource
-	for _, r := range l.held[id] {
-		if !gone[r.ID] {
-			left = append(left, r)
-		}
-	}
+	// In place: a workspace's list has an entry for each Worker that it ever had, and
+	// each one's end comes through here.
+	left := slices.DeleteFunc(l.held[id], gone)
 	if len(left) == 0 {
 		delete(l.held, id)
 		delete(l.own, id)
