@@ -1,9 +1,17 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
@@ -83,13 +91,14 @@ b; a=$EPOCHREALTIME; b; b=$EPOCHREALTIME; b; b; c=$EPOCHREALTIME; echo $a $b $c`
 
 // insideAndOutside does work that is mostly system calls in the sandbox and on the
 // host, and compares the second time of each.
+//
+// On an overlay that is also the overlay's price, of which a status has one for each
+// lstat(2); files by reflink are the file system's own.
 func insideAndOutside(r *room) {
-	fs := r.fs("ext4", 2048)
-	src := r.source(fs, 100_000)
-	compare := func(what, src, script string, n int) {
+	compare := func(what, fs, strategy, src, script string, n int) {
 		own, peer := r.turns(r.runs(n),
 			func() time.Duration {
-				_, second := statusTimes(r, r.yoi(filepath.Join(fs, "rt"), "run", "--repo", src, "--strategy", "overlay", "--", "bash", "-c", script))
+				_, second := statusTimes(r, r.yoi(filepath.Join(fs, "rt"), "run", "--repo", src, "--strategy", strategy, "--", "bash", "-c", script))
 				return second
 			},
 			func() time.Duration {
@@ -102,8 +111,11 @@ func insideAndOutside(r *room) {
 			})
 		r.times(what, "the same outside", 1.05, own, peer)
 	}
-	compare("git status inside, 100,000 files, overlay", src, statusScript, 9)
-	compare("go build inside, warm cache", r.ownModule(fs), buildScript, 5)
+	ext4 := r.fs("ext4", 2048)
+	compare("git status inside, 100,000 files, overlay", ext4, "overlay", r.source(ext4, 100_000), statusScript, 9)
+	compare("go build inside, warm cache", ext4, "overlay", r.ownModule(ext4), buildScript, 5)
+	xfs := r.fs("xfs", 4096)
+	compare("git status inside, 100,000 files, reflink", xfs, "reflink", r.source(xfs, 100_000), statusScript, 5)
 }
 
 // ownModule is a repository of a part of this one that needs no other module.
@@ -119,4 +131,78 @@ func (r *room) ownModule(fs string) string {
 	r.do("git", "-C", dir, "add", "-A")
 	r.do("git", "-C", dir, "-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "module")
 	return dir
+}
+
+// idleWorker is what the processes beside an idle Worker's own take for themselves: the
+// sandbox's PID 1 and, with an allowlist, the proxy and its sandbox's. Two Workers run,
+// so that what all of them share is nobody's. The log goes to its file by itself.
+func idleWorker(r *room) {
+	fs := r.fs("ext4", 512)
+	src := r.source(fs, 10)
+	var last *exec.Cmd
+	for i := range 2 {
+		cmd := r.command(rig.Program(r, "yoi"), "--runtime-root", filepath.Join(fs, fmt.Sprint("rt", i)),
+			"run", "--repo", src, "--allow", "127.0.0.1:9", "--", "sh", "-c", "echo up; exec sleep 1000")
+		cmd.Env = append(os.Environ(), "YOI_EGRESS="+rig.Program(r, "yoi-egress"))
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		out, err := cmd.StdoutPipe()
+		r.must(err)
+		r.must(cmd.Start())
+		defer func() {
+			_ = cmd.Process.Signal(unix.SIGTERM) // it may have ended
+			_ = cmd.Wait()                       // by the signal
+		}()
+		if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
+			r.Fatalf("the Worker says %q, %v\n%s", line, err, said.String())
+		}
+		last = cmd
+	}
+	time.Sleep(3 * time.Second) // the proxy gives back what its start took
+	private, seen := 0.0, 0
+	for _, pid := range descendants(r, last.Process.Pid) {
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		r.must(err)
+		if strings.TrimSpace(string(comm)) != "sleep" {
+			seen++
+			private += privateMiB(r, pid)
+		}
+	}
+	if seen != 3 {
+		r.Fatalf("%d processes beside the Worker's own, and not two of PID 1 and a proxy", seen)
+	}
+	r.add(row{What: "private memory beside an idle Worker with an allowlist", Against: "3 MiB", Target: 1, Ratio: private / 3, Met: private <= 3,
+		Own: private, Peer: 3, Unit: "MiB", Runs: 1})
+}
+
+// descendants are the processes below one, proc(5).
+func descendants(r *room, pid int) (all []int) {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	r.must(err)
+	for _, t := range tasks {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, t.Name()))
+		r.must(err)
+		for _, f := range strings.Fields(string(b)) {
+			child, err := strconv.Atoi(f)
+			r.must(err)
+			all = append(append(all, child), descendants(r, child)...)
+		}
+	}
+	return all
+}
+
+// privateMiB is what a process shares with nobody: "Private_" in smaps_rollup, proc(5).
+func privateMiB(r *room, pid int) float64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	r.must(err)
+	sum := 0.0
+	for line := range strings.Lines(string(b)) {
+		var kib float64
+		if name, rest, ok := strings.Cut(line, ":"); ok && strings.HasPrefix(name, "Private_") {
+			_, err := fmt.Sscan(rest, &kib)
+			r.must(err)
+			sum += kib / 1024
+		}
+	}
+	return sum
 }

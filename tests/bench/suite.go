@@ -37,4 +37,5 @@ var suite = []section{
 	{26, "a scope of the service manager's, against busctl Ping", scopeAgainstPing},
 	{27, "idle daemons under systemd: wake-ups, memory", idleDaemons},
 	{28, "launches in scopes for ten minutes, and what they leave", sustainedScopes},
+	{29, "an idle Worker's memory beside its own process", idleWorker},
 }
