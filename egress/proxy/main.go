@@ -8,7 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	goruntime "runtime"
+	"runtime"
 	"runtime/debug"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +19,9 @@ import (
 // Main takes the configuration and the descriptors from standard input, a socket,
 // says on it that it serves, and serves for as long as it is let live.
 func Main() int {
-	goruntime.GOMAXPROCS(1)
+	// The kernel moves the bytes. What is ours is short steps that wait for one another,
+	// and handing each from thread to thread costs more than they do.
+	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(50)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // whoever has its uid outside does not see into it
 	err := run()
