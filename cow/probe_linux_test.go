@@ -65,6 +65,18 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// The overlay that is tried out does not sync the file system when it ends.
+func TestOverlayProbeIsVolatile(t *testing.T) {
+	dir := testenv.TmpFS(t, 8)
+	if s := (overlay{}).Probe(t.Context(), ProbeDir{Dir: openForTest(t, dir), FileSystem: "tmpfs"}); !s.OK {
+		t.Fatalf("%+v", s)
+	}
+	// overlayfs.rst, "Volatile mount": the mark is left.
+	if _, err := os.Stat(filepath.Join(dir, "work/work/incompat/volatile")); err != nil {
+		t.Error(err)
+	}
+}
+
 // Without privileges a snapshot cannot be deleted as one, unless the mount
 // allows it: auto then takes the overlay.
 func TestProbeAsUser(t *testing.T) {

@@ -105,21 +105,26 @@ func (f *treeFiller) blobHash(size int64) hash.Hash {
 // finish writes the index, whose stat data is that of the files just written.
 func (f *treeFiller) finish(ctx context.Context, objects string, l *lockFile) (marker, error) {
 	start := time.Now()
+	read := make(chan error, 1)
+	go func() { // it looks at no file of the tree
+		_, err := f.r.c.run(ctx, command{
+			args:   []string{"read-tree", "-m", f.point.TreeID},
+			env:    []string{"GIT_DIR=" + filepath.Join(f.dir, ".git"), "GIT_WORK_TREE=" + f.dir, "GIT_OBJECT_DIRECTORY=" + objects},
+			locks:  []*lockFile{l},
+			writes: true,
+			target: f.dir,
+		})
+		read <- err
+	}()
 	stats, err := f.tree.Finish(ctx)
 	files, size := f.tree.Files, f.tree.Bytes
 	f.tree = nil
+	readErr := <-read
 	if err != nil {
 		return marker{}, err
 	}
-	_, err = f.r.c.run(ctx, command{
-		args:   []string{"read-tree", "-m", f.point.TreeID},
-		env:    []string{"GIT_DIR=" + filepath.Join(f.dir, ".git"), "GIT_WORK_TREE=" + f.dir, "GIT_OBJECT_DIRECTORY=" + objects},
-		locks:  []*lockFile{l},
-		writes: true,
-		target: f.dir,
-	})
-	if err != nil {
-		return marker{}, checkoutError(err)
+	if readErr != nil {
+		return marker{}, checkoutError(readErr)
 	}
 	x, err := readIndex(f.top)
 	if err != nil {
@@ -259,37 +264,40 @@ func (im *snapshotImport) beginTree(ctx context.Context, g *snapshot.Graph) erro
 	return err
 }
 
-// blob stores a blob in git, by pack, and at its places in the tree.
-func (t *treeImport) blob(ctx context.Context, o *snapshot.Object, pack func(io.Reader) error) error {
-	places := t.files[o.OID]
-	if !t.ready || t.oids != nil || len(places) == 0 {
-		return pack(o)
+// blob stores a blob in git, by the pack, and at its places in the tree.
+func (t *treeImport) blob(ctx context.Context, o *snapshot.Object, pack *packWriter) error {
+	var places []snapshot.PlacedFile
+	if t.ready && t.oids == nil {
+		places = t.files[o.OID]
 	}
 	if o.Size > 1<<20 {
-		if t.attrs[o.OID] { // nobody writes one of that size: git may read it
+		if len(places) > 0 && t.attrs[o.OID] { // nobody writes one of that size: git may read it
 			t.abandon(ctx)
-			return pack(o)
+			places = nil
 		}
 		return t.largeBlob(o, places, pack)
 	}
-	data, err := io.ReadAll(o)
-	if err != nil {
+	data := make([]byte, o.Size)
+	if _, err := io.ReadFull(o, data); err != nil {
 		return err
 	}
-	if t.attrs[o.OID] && converts(data) {
+	if len(places) > 0 && t.attrs[o.OID] && converts(data) {
 		t.abandon(ctx)
-		return pack(bytes.NewReader(data))
+		places = nil
 	}
 	for _, p := range places {
-		if err := t.tree.GitFile(p, o.Size, bytes.NewReader(data)); err != nil {
+		if err := t.tree.GitBlob(p, data); err != nil {
 			return err
 		}
 	}
-	return pack(bytes.NewReader(data))
+	return pack.object("blob", data)
 }
 
 // largeBlob writes the first file while git gets the content, and copies the others.
-func (t *treeImport) largeBlob(o *snapshot.Object, places []snapshot.PlacedFile, pack func(io.Reader) error) error {
+func (t *treeImport) largeBlob(o *snapshot.Object, places []snapshot.PlacedFile, pack *packWriter) error {
+	if len(places) == 0 {
+		return pack.stream("blob", o.Size, o)
+	}
 	from, to := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
@@ -297,7 +305,7 @@ func (t *treeImport) largeBlob(o *snapshot.Object, places []snapshot.PlacedFile,
 		from.CloseWithError(err)
 		done <- err
 	}()
-	err := pack(io.TeeReader(o, to))
+	err := pack.stream("blob", o.Size, io.TeeReader(o, to))
 	to.CloseWithError(err)
 	if writeErr := <-done; writeErr != nil && (err == nil || err == writeErr) {
 		err = writeErr

@@ -2,7 +2,6 @@ package gitcache
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,8 +139,6 @@ func (r *repo) importLocked(ctx context.Context, src Source, digest string, scop
 		if err != nil {
 			return none, mark{}, diskError(opImport, "the mirror cannot be mended", err)
 		}
-	} else if err := r.c.checkVersion(ctx); err != nil {
-		return none, mark{}, err
 	}
 	if created {
 		s.Packs = nil // or a crash right after the rename makes the new mirror look damaged
@@ -178,11 +175,11 @@ type snapshotImport struct {
 	state   state
 	created bool
 
-	dir    string
-	header snapshot.Header
-	commit []byte
-	mark   mark
-	tree   *treeImport
+	dir     string
+	version <-chan error // whether this git will do
+	header  snapshot.Header
+	mark    mark
+	tree    *treeImport
 }
 
 func (im *snapshotImport) do(ctx context.Context) error {
@@ -193,6 +190,7 @@ func (im *snapshotImport) do(ctx context.Context) error {
 	if err := r.c.journal.Intend(ctx, res); err != nil {
 		return err
 	}
+	im.version = im.checkVersion(ctx)
 	err := os.Mkdir(im.dir, 0o700)
 	if err != nil {
 		err = diskError(opImport, "the import's directory cannot be made", err)
@@ -202,6 +200,7 @@ func (im *snapshotImport) do(ctx context.Context) error {
 	if err == nil {
 		err = im.publish(ctx)
 	}
+	<-im.version
 	if im.tree != nil {
 		im.tree.end(ctx)
 	}
@@ -209,6 +208,21 @@ func (im *snapshotImport) do(ctx context.Context) error {
 		err = errors.Join(err, r.c.journal.Release(res))
 	}
 	return err
+}
+
+// checkVersion asks git, for a new mirror, while the archive is on its way. The
+// channel is closed behind the answer.
+func (im *snapshotImport) checkVersion(ctx context.Context) <-chan error {
+	answer := make(chan error, 1)
+	if !im.created {
+		close(answer)
+		return answer
+	}
+	go func() {
+		defer close(answer)
+		answer <- im.r.c.checkVersion(ctx)
+	}()
+	return answer
 }
 
 func (im *snapshotImport) gitDir() string {
@@ -263,9 +277,6 @@ func (im *snapshotImport) prepare() error {
 		if err := makeBare(im.gitDir(), im.header.ObjectFormat); err != nil {
 			return diskError(opImport, "the mirror could not be initialized", err)
 		}
-		if err := im.r.writeHead(im.gitDir(), head{}); err != nil {
-			return diskError(opImport, "HEAD cannot be written", err)
-		}
 	}
 	have, err := os.ReadFile(filepath.Join(im.gitDir(), "shallow"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -287,27 +298,39 @@ func (im *snapshotImport) shallow() string { return filepath.Join(im.dir, "shall
 // objects feeds git and the tree. git gets the end of the pack, without which
 // it keeps nothing, when the digest is known to be right.
 func (im *snapshotImport) objects(ctx context.Context, rd *snapshot.Reader) error {
-	in, out := io.Pipe()
+	args := []string{"index-pack", "--stdin", "--strict=zeroPaddedFilemode=warn,badTimezone=warn"}
+	if im.created {
+		args = append([]string{"-c", "core.fsync=none"}, args...) // publish makes the whole mirror durable
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		return diskError(opImport, "git cannot be given a pipe", err)
+	}
+	defer out.Close()
+	_, _ = unix.FcntlInt(out.Fd(), unix.F_SETPIPE_SZ, 1<<20) // it may be more than a user is allowed
 	done := make(chan error, 1)
 	go func() {
 		_, err := im.r.c.run(ctx, command{
-			args:   []string{"index-pack", "--stdin", "--strict=zeroPaddedFilemode=warn,badTimezone=warn"},
+			args:   args,
 			env:    []string{"GIT_DIR=" + im.gitDir(), "GIT_SHALLOW_FILE=" + im.shallow()},
 			input:  in,
 			locks:  []*lockFile{im.lock},
 			writes: true, bounded: true,
 		})
-		in.CloseWithError(errGitEnded)
+		in.Close() // a write that git no longer reads is EPIPE
 		done <- err
 	}()
 	buffered := bufio.NewWriterSize(out, 256<<10)
-	err := im.stream(ctx, rd, buffered)
+	err = im.stream(ctx, rd, buffered)
 	if err == nil {
 		err = buffered.Flush()
 	}
-	out.CloseWithError(err) // nil is an end of file
+	out.Close() // without its trailer the pack is nothing to git
 	gitErr := <-done
-	if err != nil && !errors.Is(err, errGitEnded) {
+	if err := <-im.version; err != nil {
+		return err // a git too old may have failed for no other reason
+	}
+	if err != nil && !errors.Is(err, unix.EPIPE) {
 		return err
 	}
 	if gitErr != nil {
@@ -318,8 +341,6 @@ func (im *snapshotImport) objects(ctx context.Context, rd *snapshot.Reader) erro
 	}
 	return err
 }
-
-var errGitEnded = errors.New("git has ended")
 
 func (im *snapshotImport) stream(ctx context.Context, rd *snapshot.Reader, to io.Writer) error {
 	pack, err := newPackWriter(to, im.header.ObjectFormat, im.header.Objects)
@@ -361,21 +382,20 @@ func (im *snapshotImport) progress(done, total, bytes int64) {
 }
 
 func (im *snapshotImport) object(ctx context.Context, o *snapshot.Object, rd *snapshot.Reader, pack *packWriter) error {
-	switch o.Type {
-	case "commit":
+	if o.Type != "blob" {
 		b, err := io.ReadAll(o)
 		if err != nil {
 			return err
 		}
-		im.commit, im.mark = b, parseCommit(string(b))
-		return pack.object("commit", o.Size, bytes.NewReader(b))
-	case "tree":
-		return pack.object("tree", o.Size, o)
+		if o.Type == "commit" {
+			im.mark = parseCommit(string(b))
+		}
+		return pack.object(o.Type, b)
 	}
 	if err := im.beginTree(ctx, rd.Graph()); err != nil {
 		return err
 	}
-	return im.tree.blob(ctx, o, func(content io.Reader) error { return pack.object("blob", o.Size, content) })
+	return im.tree.blob(ctx, o, pack)
 }
 
 // point is what the archive stands for, as far as the tree needs it.
@@ -410,24 +430,17 @@ func (im *snapshotImport) entries(ctx context.Context, rd *snapshot.Reader) erro
 // the tree.
 func (im *snapshotImport) publish(ctx context.Context) error {
 	r := im.r
-	if err := im.tree.index(ctx, im.gitDir()); err != nil {
-		return err
-	}
-	err := os.Rename(im.shallow(), filepath.Join(im.gitDir(), "shallow"))
-	if err == nil && !im.created {
-		err = syncDir(im.gitDir())
-	}
-	if err != nil {
-		return diskError(opImport, "the end of the history cannot be written", err)
-	}
 	if im.created {
-		if err := r.salvage(ctx, im.gitDir(), im.src, im.lock); err != nil {
+		if err := im.publishMirror(ctx); err != nil {
 			return err
 		}
-		if err := errors.Join(os.Chmod(im.gitDir(), 0o755), syncTree(im.gitDir()), os.Rename(im.gitDir(), r.bare()), syncDir(r.dir)); err != nil {
-			return diskError(opImport, "the mirror cannot be put in place", err)
+	} else {
+		if err := im.tree.index(ctx, im.gitDir()); err != nil {
+			return err
 		}
-		im.created = false
+		if err := errors.Join(os.Rename(im.shallow(), filepath.Join(im.gitDir(), "shallow")), syncDir(im.gitDir())); err != nil {
+			return diskError(opImport, "the end of the history cannot be written", err)
+		}
 	}
 	s := im.state
 	s.Finished, s.FetchedAt = s.Started, time.Now().UTC()
@@ -441,6 +454,32 @@ func (im *snapshotImport) publish(ctx context.Context) error {
 		return diskError(opImport, "the snapshot cannot be recorded", err)
 	}
 	return im.tree.publish(ctx)
+}
+
+// publishMirror waits for a new mirror to be on the disk while the tree gets its index.
+func (im *snapshotImport) publishMirror(ctx context.Context) error {
+	r := im.r
+	if err := os.Rename(im.shallow(), filepath.Join(im.gitDir(), "shallow")); err != nil {
+		return diskError(opImport, "the end of the history cannot be written", err)
+	}
+	if err := r.salvage(ctx, im.gitDir(), im.src, im.lock); err != nil {
+		return err
+	}
+	durable := make(chan error, 1)
+	go func() { durable <- errors.Join(os.Chmod(im.gitDir(), 0o755), syncTree(im.gitDir())) }()
+	indexErr := im.tree.index(ctx, im.gitDir())
+	err := <-durable
+	if indexErr != nil {
+		return indexErr
+	}
+	if err == nil {
+		err = errors.Join(os.Rename(im.gitDir(), r.bare()), syncDir(r.dir))
+	}
+	if err != nil {
+		return diskError(opImport, "the mirror cannot be put in place", err)
+	}
+	im.created = false
+	return nil
 }
 
 func (im *snapshotImport) keep() error {
@@ -476,7 +515,10 @@ func makeBare(dir, format string) error {
 	if format == "sha256" {
 		config = "[core]\n\trepositoryformatversion = 1\n\tfilemode = true\n\tbare = true\n[extensions]\n\tobjectformat = sha256\n"
 	}
-	return errors.Join(err, os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o644))
+	for name, text := range map[string]string{"config": config, "HEAD": "ref: refs/heads/main\n"} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	return err
 }
 
 // dropImported forgets the archives whose commit has been forgotten, and what a

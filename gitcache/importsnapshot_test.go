@@ -3,9 +3,12 @@ package gitcache
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -89,6 +92,7 @@ func TestSnapshotMakesTheSameTree(t *testing.T) {
 			".gitattributes": {Data: strings.Repeat("# a comment\n", 100_000) + "*.txt eol=crlf\n"}, "dos.txt": {Data: "a\nb\n"},
 		}),
 		"sha256": sha256Repo(t),
+		"sizes":  testenv.Commit(t, testenv.RepoSmall(t), "sizes", sizes(storedObject, smallObject, 1<<20)),
 		"large": testenv.Commit(t, testenv.RepoSmall(t), "large", map[string]*testenv.Entry{
 			"one": {Data: strings.Repeat("0123456789abcdef", 100_000)}, "two": {Data: strings.Repeat("0123456789abcdef", 100_000), Mode: "100755"},
 		}),
@@ -291,6 +295,111 @@ func TestImportOnFullDisk(t *testing.T) {
 		wantCode(t, err, policy.CodeDiskFull)
 		noLeftovers(t, i.fixture)
 	}
+}
+
+// sizes are files on both sides of each limit, and an empty one.
+func sizes(limits ...int) map[string]*testenv.Entry {
+	files := map[string]*testenv.Entry{"empty": {}}
+	for _, n := range limits {
+		for _, size := range []int{n - 1, n, n + 1} {
+			text := strings.Repeat(strconv.Itoa(size)+"\n", size)[:size]
+			files[fmt.Sprintf("sizes/%07d", size)] = &testenv.Entry{Data: text}
+		}
+	}
+	return files
+}
+
+// What a commit may not hold git finds, though the archive's digest is right: it
+// judges every object of an import, and what it refuses is not in the cache.
+func TestImportedObjectsAreJudged(t *testing.T) {
+	url := func(url string) string { return "[submodule \"x\"]\n\tpath = x\n\turl = " + url + "\n" }
+	repos := map[string]testenv.Repo{"author, before more than a pipe holds": badAuthor(t)}
+	for name, files := range map[string]map[string]*testenv.Entry{
+		"submodule url (CVE-2018-17456)":    {".gitmodules": {Data: url("-u./payload")}},
+		"submodule name (CVE-2018-11235)":   {".gitmodules": {Data: strings.Replace(url("https://a.example"), `"x"`, `"../../x"`, 1)}},
+		"submodule newline (CVE-2020-5260)": {".gitmodules": {Data: url(`"https://a.example/\n"`)}},
+		"symbolic link (CVE-2018-11235)":    {".gitmodules": {Data: "elsewhere", Mode: "120000"}},
+		"by NTFS's short name":              {"gitmod~1": {Data: url("-u./payload")}},
+		"endless attributes line":           {".gitattributes": {Data: strings.Repeat("a", 4096) + "\n"}},
+	} {
+		repos[name] = testenv.Commit(t, testenv.RepoFiles(t, 3), "hostile", files) // bare: git would not check it out
+	}
+	for name, repo := range repos {
+		t.Run(name, func(t *testing.T) {
+			archive, digest := rawArchive(t, repo.Dir)
+			i := newImporter(t)
+			i.store[digest] = archive
+			_, err := i.from(digest)
+			wantCode(t, err, policy.CodeObjectsInvalid)
+			noLeftovers(t, i.fixture)
+			if exists(i.path("repository-cache/git/app")) {
+				t.Error("a repository was left")
+			}
+		})
+	}
+	archive, digest := rawArchive(t, testenv.RepoFiles(t, 300).Dir) // the cases fail for their own reason
+	i := newImporter(t)
+	i.store[digest] = archive
+	if _, err := i.from(digest); err != nil {
+		t.Error(err)
+	}
+}
+
+// badAuthor's commit makes git end long before the archive does.
+func badAuthor(t *testing.T) testenv.Repo {
+	t.Helper()
+	files := make(map[string]*testenv.Entry)
+	for n := range 64 {
+		files[fmt.Sprintf("%02d", n)] = &testenv.Entry{Data: strings.Repeat(strconv.Itoa(n)+"\n", 32<<10)[:storedObject*16]}
+	}
+	repo := testenv.Commit(t, testenv.RepoSmall(t), "many", files)
+	tree := strings.TrimSpace(testenv.Git(t, repo.Dir, "rev-parse", "HEAD^{tree}"))
+	text := filepath.Join(t.TempDir(), "commit")
+	if err := os.WriteFile(text, []byte("tree "+tree+"\nauthor nobody\ncommitter nobody\n\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	commit := strings.TrimSpace(testenv.Git(t, repo.Dir, "hash-object", "-t", "commit", "-w", "--literally", text))
+	testenv.Git(t, repo.Dir, "update-ref", "--no-deref", "HEAD", commit)
+	return repo
+}
+
+// rawArchive writes a repository's HEAD as it is, without a cache that would look at it.
+func rawArchive(t *testing.T, dir string) (archive []byte, digest string) {
+	t.Helper()
+	commit := strings.TrimSpace(testenv.Git(t, dir, "rev-parse", "HEAD"))
+	trees, blobs := []string{strings.TrimSpace(testenv.Git(t, dir, "rev-parse", "HEAD^{tree}"))}, []string(nil)
+	seen := map[string]bool{}
+	for line := range strings.Lines(testenv.Git(t, dir, "ls-tree", "-r", "-t", "--format=%(objecttype) %(objectname)", "HEAD")) {
+		kind, oid, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case seen[oid]:
+		case kind == "tree":
+			trees = append(trees, oid)
+		case kind == "blob":
+			blobs = append(blobs, oid)
+		}
+		seen[oid] = true
+	}
+	var b bytes.Buffer
+	w, err := snapshot.NewWriter(&b, snapshot.Header{Kind: snapshot.KindPoint, ObjectFormat: "sha1", Commit: commit, Objects: int64(1 + len(trees) + len(blobs))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, oids := range [][]string{{commit}, trees, blobs} {
+		for _, oid := range oids {
+			content, err := exec.Command("git", "-C", dir, "cat-file", []string{"commit", "tree", "blob"}[kind], oid).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Object(int64(len(content)), bytes.NewReader(content)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if digest, err = w.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes(), digest
 }
 
 func sha256Repo(t *testing.T) testenv.Repo {

@@ -3,7 +3,10 @@ package gitcache
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -65,11 +68,25 @@ func (r *repo) listings() []int64 {
 }
 
 func (r *repo) listRefs(ctx context.Context) ([]byte, int, error) {
+	if hasNoRefs(r.bare()) { // as an imported one: no need to ask git
+		return packedRefs("")
+	}
 	out, err := r.c.run(ctx, r.bareCommand("for-each-ref", "--format=%(objectname) %(*objectname) %(refname)", "refs/heads/", "refs/tags/"))
 	if err != nil {
 		return nil, 0, gitFailure(opFetch, "the refs could not be listed", err)
 	}
 	return packedRefs(string(out))
+}
+
+// hasNoRefs says that a git directory has neither branches nor tags, for certain.
+func hasNoRefs(gitDir string) bool {
+	for _, d := range []string{"refs/heads", "refs/tags"} {
+		if entries, err := os.ReadDir(filepath.Join(gitDir, d)); err != nil || len(entries) > 0 {
+			return false
+		}
+	}
+	_, err := os.Lstat(filepath.Join(gitDir, "packed-refs"))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // packedRefs turns "<oid> <peeled or nothing> <ref>" lines, sorted by ref, into

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"io/fs"
 	"math"
@@ -144,12 +145,29 @@ func holds(top *os.File, e index.Entry) bool {
 }
 
 // syncTree makes a directory and all in it durable, file by file: of a file system
-// on which others write, syncfs(2) would wait for them too.
+// on which others write, syncfs(2) would wait for them too. Several at once: a
+// journal commits for many as for one.
 func syncTree(dir string) error {
-	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() && !d.Type().IsRegular() {
-			return err
+	var paths []string
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && (d.IsDir() || d.Type().IsRegular()) {
+			paths = append(paths, p)
 		}
-		return syncDir(p) // of a file too
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	const atOnce = 8
+	errs := make([]error, atOnce)
+	var wg sync.WaitGroup
+	for i := range atOnce {
+		wg.Go(func() {
+			for n := i; n < len(paths); n += atOnce {
+				errs[i] = errors.Join(errs[i], syncDir(paths[n])) // of a file too
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }

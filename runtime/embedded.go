@@ -36,7 +36,9 @@ func RunEmbedded(ctx context.Context, req RunRequest) (res RunResult, err error)
 	}()
 	r.callerSecrets = req.Secrets
 	recovered := r.recoverBeside(ctx)
+	probed := r.probeBeside(ctx)
 	res, err = r.run(ctx, req, src, stopSignals)
+	<-probed
 	if rerr := <-recovered; rerr != nil {
 		res.Warnings = append(res.Warnings, *policy.AsDiagnostic(rerr))
 	}
@@ -60,6 +62,19 @@ func sourceOf(s, dir string) (gitcache.Source, error) {
 func (r *Runtime) recoverBeside(ctx context.Context) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- r.RecoverLeftovers(ctx) }()
+	return done
+}
+
+// probeBeside finds out what a new Runtime root's file system can do while git
+// works; the materialization waits for it, and says what failed.
+func (r *Runtime) probeBeside(ctx context.Context) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if l, ok := r.helper.(*helper.Local); ok {
+			l.ProbeStrategies(ctx)
+		}
+	}()
 	return done
 }
 

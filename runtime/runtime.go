@@ -119,14 +119,14 @@ func Open(ctx context.Context, o Options) (_ *Runtime, err error) {
 		return r, err
 	}
 	r.settings.Store(&settings{config: cfg})
-	if err = r.openLedger(ctx); err != nil {
-		return r, err
+	// Both wait for the disk: at once.
+	opened := make(chan error, 1)
+	go func() { opened <- r.openLedger(ctx) }()
+	err = r.openRegistry(ctx, o.Ephemeral)
+	if lerr := <-opened; lerr != nil {
+		err = lerr
 	}
-	open := registry.Open
-	if r.ephemeral = o.Ephemeral; r.ephemeral {
-		open = registry.OpenRelaxed
-	}
-	if r.registry, err = open(ctx, r.root.Abs(rootdir.Database)); err != nil {
+	if err != nil {
 		return r, err
 	}
 	if r.id, err = r.registry.RuntimeID(ctx); err != nil {
@@ -164,6 +164,15 @@ func (r *Runtime) openLedger(ctx context.Context) (err error) {
 		opts.SegmentSize = embeddedSegment
 	}
 	r.ledger, err = ledger.Open(ctx, opts)
+	return err
+}
+
+func (r *Runtime) openRegistry(ctx context.Context, ephemeral bool) (err error) {
+	open := registry.Open
+	if r.ephemeral = ephemeral; ephemeral {
+		open = registry.OpenRelaxed
+	}
+	r.registry, err = open(ctx, r.root.Abs(rootdir.Database))
 	return err
 }
 

@@ -67,7 +67,7 @@ type lateDir struct {
 
 type job struct {
 	dir  *openDir
-	e    Entry
+	e    *Entry
 	data []byte
 }
 
@@ -95,7 +95,7 @@ func (t *Tree) work() {
 	for batch := range t.jobs {
 		for _, j := range batch {
 			if t.failure() == nil {
-				t.fail(t.write(j.dir.fd, &j.e, bytes.NewReader(j.data)))
+				t.fail(t.write(j.dir.fd, j.e, func(n int64) (b []byte, _ error) { b, j.data = j.data[:n], j.data[n:]; return b, nil }))
 			}
 			j.dir.release()
 		}
@@ -136,20 +136,43 @@ func (t *Tree) Entry(e *Entry, content io.Reader) error { return t.add(e, conten
 
 // GitFile makes a file or symbolic link of a git tree, and its directories.
 func (t *Tree) GitFile(p PlacedFile, size int64, content io.Reader) error {
-	e := Entry{Type: File, Path: p.Path, Mode: 0o644, Size: size}
 	if p.Mode&modeType == modeSymlink {
 		target, err := io.ReadAll(io.LimitReader(content, maxTarget+1))
 		if err != nil {
 			return err
 		}
-		e.Type, e.Target = Symlink, string(target)
-		if err := checkEntry(&e); err != nil {
-			return err
-		}
-	} else if p.Mode&0o100 != 0 {
+		return t.gitSymlink(p, target)
+	}
+	return t.add(gitFile(p, size), content, true)
+}
+
+// GitBlob is GitFile with the content in memory, which is not to change afterwards.
+func (t *Tree) GitBlob(p PlacedFile, data []byte) error {
+	if p.Mode&modeType == modeSymlink {
+		return t.gitSymlink(p, data)
+	}
+	e := gitFile(p, int64(len(data)))
+	dir, err := t.place(e, true)
+	if err == nil {
+		t.later(dir, e, data)
+	}
+	return err
+}
+
+func (t *Tree) gitSymlink(p PlacedFile, target []byte) error {
+	e := &Entry{Type: Symlink, Path: p.Path, Target: string(target[:min(len(target), maxTarget+1)])}
+	if err := checkEntry(e); err != nil {
+		return err
+	}
+	return t.add(e, nil, true)
+}
+
+func gitFile(p PlacedFile, size int64) *Entry {
+	e := &Entry{Type: File, Path: p.Path, Mode: 0o644, Size: size}
+	if p.Mode&0o100 != 0 {
 		e.Mode = 0o755
 	}
-	return t.add(&e, content, true)
+	return e
 }
 
 // GitLink makes a submodule's empty directory.
@@ -159,14 +182,7 @@ func (t *Tree) GitLink(p string) error {
 }
 
 func (t *Tree) add(e *Entry, content io.Reader, parents bool) error {
-	if err := t.failure(); err != nil {
-		return err
-	}
-	up := path.Dir(e.Path)
-	if up == "." {
-		up = ""
-	}
-	dir, err := t.dir(up, parents)
+	dir, err := t.place(e, parents)
 	if err != nil {
 		return err
 	}
@@ -174,27 +190,52 @@ func (t *Tree) add(e *Entry, content io.Reader, parents bool) error {
 	case Dir:
 		return t.explicitDir(dir, e)
 	case Symlink:
-		t.Files++
 		return t.symlink(dir.fd, e)
 	case HardLink:
-		t.Files++
 		return t.link(dir.fd, e)
 	}
-	t.Files++
-	t.Bytes += e.Size
 	if e.Size > smallFile {
-		return t.write(dir.fd, e, content)
+		buf := make([]byte, contentBlock)
+		return t.write(dir.fd, e, func(n int64) ([]byte, error) {
+			_, err := io.ReadFull(content, buf[:n])
+			return buf[:n], err
+		})
 	}
-	j := job{dir: dir, e: *e, data: make([]byte, e.Size)}
-	if _, err := io.ReadFull(content, j.data); err != nil {
+	data := make([]byte, e.Size)
+	if _, err := io.ReadFull(content, data); err != nil {
 		return err
 	}
-	dir.refs.Add(1)
-	t.batch = append(t.batch, j)
-	if t.waiting += e.Size; len(t.batch) == maxBatch || t.waiting >= smallFile {
+	own := *e // valid until the next one only
+	t.later(dir, &own, data)
+	return nil
+}
+
+// place opens the directory that an entry is made in, and counts it.
+func (t *Tree) place(e *Entry, parents bool) (*openDir, error) {
+	if err := t.failure(); err != nil {
+		return nil, err
+	}
+	up := path.Dir(e.Path)
+	if up == "." {
+		up = ""
+	}
+	dir, err := t.dir(up, parents)
+	if err == nil && e.Type != Dir {
+		t.Files++
+		t.Bytes += e.Size
+	}
+	return dir, err
+}
+
+// later leaves a small file to a worker. A batch ends with its directory where that
+// is not too far: two workers in one would wait for each other.
+func (t *Tree) later(dir *openDir, e *Entry, data []byte) {
+	if n := len(t.batch); n >= maxBatch && t.batch[n-1].dir != dir || n >= 4*maxBatch || t.waiting >= smallFile {
 		t.flush()
 	}
-	return nil
+	dir.refs.Add(1)
+	t.batch = append(t.batch, job{dir, e, data})
+	t.waiting += e.Size
 }
 
 // flush gives the batch to a worker: to wake one for every small file would cost
@@ -319,7 +360,7 @@ func (t *Tree) descend(dir string) (int, error) {
 }
 
 // write makes one regular file.
-func (t *Tree) write(dir int, e *Entry, content io.Reader) error {
+func (t *Tree) write(dir int, e *Entry, content func(int64) ([]byte, error)) error {
 	fd, err := unix.Openat(dir, path.Base(e.Path), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, e.Mode|0o200)
 	if err != nil {
 		return unpackError(e.Path, err)
@@ -342,16 +383,17 @@ func (t *Tree) write(dir int, e *Entry, content io.Reader) error {
 	return t.note(fd, "", unix.AT_EMPTY_PATH, e.Path)
 }
 
-// writeContent leaves a hole for each block of zeroes of a large file.
-func writeContent(fd int, e *Entry, content io.Reader) error {
-	const block = 64 << 10
-	buf := make([]byte, min(block, e.Size))
-	for at := int64(0); at < e.Size; at += block {
-		b := buf[:min(block, e.Size-at)]
-		if _, err := io.ReadFull(content, b); err != nil {
+const contentBlock = 64 << 10
+
+// writeContent writes what next gives, so many bytes at a time, and leaves a hole for
+// each block of zeroes of a large file.
+func writeContent(fd int, e *Entry, next func(int64) ([]byte, error)) error {
+	for at := int64(0); at < e.Size; at += contentBlock {
+		b, err := next(min(contentBlock, e.Size-at))
+		if err != nil {
 			return err
 		}
-		if len(b) == block && allZero(b) {
+		if len(b) == contentBlock && allZero(b) {
 			continue
 		}
 		for off := at; len(b) > 0; {
@@ -365,7 +407,7 @@ func writeContent(fd int, e *Entry, content io.Reader) error {
 			b, off = b[n:], off+int64(n)
 		}
 	}
-	if e.Size >= block {
+	if e.Size >= contentBlock {
 		if err := unix.Ftruncate(fd, e.Size); err != nil {
 			return unpackError(e.Path, err)
 		}
@@ -373,7 +415,7 @@ func writeContent(fd int, e *Entry, content io.Reader) error {
 	return nil
 }
 
-var zeroes [64 << 10]byte
+var zeroes [contentBlock]byte
 
 func allZero(b []byte) bool { return bytes.Equal(b, zeroes[:len(b)]) }
 
