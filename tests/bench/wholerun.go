@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
@@ -75,8 +76,18 @@ func wholeRun(r *room) {
 	}
 }
 
-// settle writes what one side left dirty, so that the other does not pay for it.
+// settle lets what one side left come to its end, so that the other does not pay for
+// it: removals that go on behind, and what is dirty.
 func (r *room) settle(fs string) {
+	for {
+		trash, err := filepath.Glob(filepath.Join(fs, "*", rootdir.Trash, "*"))
+		r.must(err)
+		if len(trash) == 0 {
+			break
+		}
+		r.goOn()
+		time.Sleep(time.Millisecond)
+	}
 	d, err := os.Open(fs)
 	r.must(err)
 	defer d.Close()
