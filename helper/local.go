@@ -224,18 +224,8 @@ func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
 	for i, r := range rs {
 		ids[i] = r.ID
 	}
-	gone := func(r ledger.Resource) bool { return slices.Contains(ids, r.ID) }
-	if len(ids) > 8 {
-		set := make(map[string]bool, len(ids))
-		for _, id := range ids {
-			set[id] = true
-		}
-		gone = func(r ledger.Resource) bool { return set[r.ID] }
-	}
 	l.mu.Lock()
-	// In place: a workspace's list has an entry for each Worker that it ever had, and
-	// each one's end comes through here.
-	left := slices.DeleteFunc(l.held[id], gone)
+	left := without(l.held[id], ids)
 	if len(left) == 0 {
 		delete(l.held, id)
 		delete(l.own, id)
@@ -246,6 +236,27 @@ func (l *Local) release(id policy.AllocationID, rs ...ledger.Resource) error {
 	}
 	l.mu.Unlock()
 	return l.ledger.Release(ids...)
+}
+
+// without takes resources out of a list, in place. A workspace's has an entry for each
+// Worker that it ever had, and each one's end takes out a few of the last.
+func without(rs []ledger.Resource, ids []string) []ledger.Resource {
+	if len(ids) > 8 {
+		gone := make(map[string]bool, len(ids))
+		for _, id := range ids {
+			gone[id] = true
+		}
+		return slices.DeleteFunc(rs, func(r ledger.Resource) bool { return gone[r.ID] })
+	}
+	for _, id := range ids {
+		for i := len(rs) - 1; i >= 0; i-- {
+			if rs[i].ID == id {
+				rs = slices.Delete(rs, i, i+1)
+				break
+			}
+		}
+	}
+	return rs
 }
 
 // resourcesOf returns what the ledger holds for an allocation: from memory if
