@@ -17,7 +17,7 @@ type row struct {
 	What    string `json:"what"`
 	Against string `json:"against"`
 	// Ratio is ours over theirs of the medians. For times the target is at most,
-	// for rates (AtLeast) at least.
+	// for rates (AtLeast) at least; 0 is none.
 	Ratio   float64 `json:"ratio"`
 	Target  float64 `json:"target"`
 	AtLeast bool    `json:"at_least,omitempty"`
@@ -42,10 +42,10 @@ type report struct {
 	Facts   []fact            `json:"facts,omitempty"`
 }
 
-// times adds a row of two sets of durations.
+// times adds a row of two sets of durations. A target of 0 is none: the ratio is reported.
 func (r *room) times(what, against string, target float64, own, peer []time.Duration) {
 	o, p := milliseconds(median(own)), milliseconds(median(peer))
-	r.add(row{What: what, Against: against, Target: target, Ratio: o / p, Met: o/p <= target, Own: o, Peer: p, Unit: "ms", Runs: len(own)})
+	r.add(row{What: what, Against: against, Target: target, Ratio: o / p, Met: target == 0 || o/p <= target, Own: o, Peer: p, Unit: "ms", Runs: len(own)})
 }
 
 // rates adds a row of two sets of rates per second.
@@ -81,8 +81,12 @@ func (rep report) print(w io.Writer) {
 		if x.AtLeast {
 			bound = "≥"
 		}
+		bound += fmt.Sprintf(" %.4g", x.Target)
+		if x.Target == 0 {
+			met, bound = "-", "none"
+		}
 		fmt.Fprintf(w, "%2d  %-*s  %-*s  %8.3f  %8s  %-4s  %10s  %10s  %4d\n", x.Row, what, x.What, against, x.Against,
-			x.Ratio, fmt.Sprintf("%s %.4g", bound, x.Target), met, number(x.Own)+" "+x.Unit, number(x.Peer)+" "+x.Unit, x.Runs)
+			x.Ratio, bound, met, number(x.Own)+" "+x.Unit, number(x.Peer)+" "+x.Unit, x.Runs)
 	}
 	if len(rep.Facts) > 0 {
 		fmt.Fprintln(w)

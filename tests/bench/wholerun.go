@@ -67,8 +67,7 @@ func wholeRun(r *room) {
 				defer r.settle(fs)
 				return timed(func() {
 					r.do("git", "-C", src, "worktree", "add", "--quiet", "--detach", tree)
-					r.do("bwrap", "--unshare-all", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib",
-						"--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", tree, "/workspace", "--chdir", "/workspace", "true")
+					r.bwrapIn(tree)
 					r.do("git", "-C", src, "worktree", "remove", tree)
 				})
 			})
