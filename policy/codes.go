@@ -97,6 +97,7 @@ const (
 	CodeAllocationNotActive Code = "allocation_not_active"
 	CodeAllocationInUse     Code = "allocation_in_use"
 	CodeUncollectedWork     Code = "uncollected_work"
+	CodeProcessDied         Code = "process_died"
 	CodeCleanupIncomplete   Code = "cleanup_incomplete"
 	CodeWorkspaceUnreadable Code = "workspace_unreadable"
 	CodeResultTooLarge      Code = "result_too_large"
@@ -293,6 +294,7 @@ var catalog = []Info{
 	{CodeAllocationNotActive, 409, "The execution workspace is not active", "Create another one: yoi ws create."},
 	{CodeAllocationInUse, 409, "A live Worker stands on the execution workspace", "Stop it first: yoi worker stop."},
 	{CodeUncollectedWork, 409, "The workspace holds commits or changes that nobody has collected", "Collect them, or say --discard."},
+	{CodeProcessDied, 410, "The process that the execution workspace belonged to died", "Run it again, with --keep where the workspace is to outlive its process."},
 	{CodeCleanupIncomplete, 500, "Some resources could not be removed yet", "They stay in the ledger; run yoi gc when the cause is gone."},
 	{CodeWorkspaceUnreadable, 422, "Git cannot read the workspace", "Look at it with yoi worker spawn, and mend or remove what the message names."},
 	{CodeResultTooLarge, 422, "The result is larger than the limit", "Raise --max-bytes, or take less."},

@@ -39,9 +39,7 @@ func RunEmbedded(ctx context.Context, req RunRequest) (res RunResult, err error)
 	probed := r.probeBeside(ctx)
 	res, err = r.run(ctx, req, src, stopSignals)
 	<-probed
-	if rerr := <-recovered; rerr != nil {
-		res.Warnings = append(res.Warnings, *policy.AsDiagnostic(rerr))
-	}
+	res.Warnings = append(res.Warnings, <-recovered...)
 	return res, err
 }
 
@@ -59,8 +57,8 @@ func sourceOf(s, dir string) (gitcache.Source, error) {
 }
 
 // recoverBeside is RecoverLeftovers while git works.
-func (r *Runtime) recoverBeside(ctx context.Context) <-chan error {
-	done := make(chan error, 1)
+func (r *Runtime) recoverBeside(ctx context.Context) <-chan []policy.Diagnostic {
+	done := make(chan []policy.Diagnostic, 1)
 	go func() { done <- r.RecoverLeftovers(ctx) }()
 	return done
 }
@@ -80,16 +78,18 @@ func (r *Runtime) probeBeside(ctx context.Context) <-chan struct{} {
 
 // RecoverLeftovers removes what dead processes left behind, if there is anything:
 // for whoever has no daemon and is about to make, list or remove something. Another
-// process that is at it already is left to it.
-func (r *Runtime) RecoverLeftovers(ctx context.Context) error {
+// process that is at it already is left to it. The result is what there is to say of
+// it: which workspaces are gone that nobody removed, and what failed.
+func (r *Runtime) RecoverLeftovers(ctx context.Context) []policy.Diagnostic {
+	var rep RecoveryReport
 	need, err := r.needsRecovery(ctx)
 	if err == nil && need {
-		_, err = r.Recover(ctx)
+		rep, err = r.Recover(ctx)
 	}
-	if errors.Is(err, policy.CodeLedgerBusy) || errors.Is(err, policy.CodeCanceled) || ctx.Err() != nil {
-		return nil
+	if err != nil && !errors.Is(err, policy.CodeLedgerBusy) && !errors.Is(err, policy.CodeCanceled) && ctx.Err() == nil {
+		rep.Diagnostics = append(rep.Diagnostics, *policy.AsDiagnostic(err))
 	}
-	return err
+	return rep.Diagnostics
 }
 
 func progressOf(f func(RunProgress)) func(gitcache.Progress) {

@@ -36,7 +36,11 @@ func (r *Runtime) Recover(ctx context.Context) (RecoveryReport, error) {
 	}
 	rep.Leftovers, rep.Removed, rep.Kept, rep.Adopted = h.Leftovers, h.Removed, h.Kept, len(h.Adopted)
 	rep.Diagnostics = h.Diagnostics
-	if err := r.reconcile(ctx, h.Rescued, &rep); err != nil {
+	died := make(map[policy.AllocationID]bool)
+	for _, l := range state.Leftovers() {
+		died[policy.AllocationID(l.Resource.Owner)] = true
+	}
+	if err := r.reconcile(ctx, h.Rescued, died, &rep); err != nil {
 		return rep, err
 	}
 	if err := r.reconcileImages(ctx, &rep); err != nil {
@@ -58,8 +62,9 @@ func (r *Runtime) Recover(ctx context.Context) (RecoveryReport, error) {
 // LedgerReplay is Recover by command.
 func (r *Runtime) LedgerReplay(ctx context.Context) (RecoveryReport, error) { return r.Recover(ctx) }
 
-// reconcile makes the registry agree with what is there.
-func (r *Runtime) reconcile(ctx context.Context, rescued []policy.AllocationID, rep *RecoveryReport) error {
+// reconcile makes the registry agree with what is there. died are the owners of what
+// dead processes left.
+func (r *Runtime) reconcile(ctx context.Context, rescued []policy.AllocationID, died map[policy.AllocationID]bool, rep *RecoveryReport) error {
 	for _, id := range rescued {
 		d := policy.Warnf(policy.CodeUncollectedWork, "runtime.recover", "its process died; it is kept since the worker had made git objects")
 		_, err := r.registry.UpdateAllocation(ctx, id, func(v *registry.Allocation) error {
@@ -75,7 +80,7 @@ func (r *Runtime) reconcile(ctx context.Context, rescued []policy.AllocationID, 
 	}
 	for _, status := range []registry.AllocationStatus{registry.AllocationActive, registry.AllocationStopped, registry.AllocationCleanupPending, registry.AllocationFailed} {
 		err := r.eachAllocation(ctx, registry.Filter{Status: []string{string(status)}}, func(a registry.Allocation) error {
-			if err := r.reconcileOne(ctx, a); err != nil {
+			if err := r.reconcileOne(ctx, a, died[a.ID], rep); err != nil {
 				d := policy.AsDiagnostic(err)
 				r.log.Warn("allocation not reconciled", "allocation", a.ID, "error", err)
 				rep.Diagnostics = append(rep.Diagnostics, *d)
@@ -89,13 +94,18 @@ func (r *Runtime) reconcile(ctx context.Context, rescued []policy.AllocationID, 
 	return nil
 }
 
-func (r *Runtime) reconcileOne(ctx context.Context, a registry.Allocation) error {
+func (r *Runtime) reconcileOne(ctx context.Context, a registry.Allocation, died bool, rep *RecoveryReport) error {
 	if r.inFlight(a) {
 		return nil
 	}
 	exists, err := r.root.Exists(rootdir.Workspace(a.ID))
 	if err != nil {
 		return err
+	}
+	if !exists && died && a.Status == registry.AllocationActive {
+		if err := r.mourn(ctx, a, rep); err != nil {
+			return err
+		}
 	}
 	if !exists || a.Status == registry.AllocationCleanupPending {
 		return r.remove(ctx, a)
@@ -119,6 +129,18 @@ func (r *Runtime) reconcileOne(ctx context.Context, a registry.Allocation) error
 		r.follow(w)
 	}
 	return nil
+}
+
+// mourn says in the record of a workspace, and to whoever had it recovered, why it is
+// gone: nobody asked for that.
+func (r *Runtime) mourn(ctx context.Context, a registry.Allocation, rep *RecoveryReport) error {
+	d := policy.Warnf(policy.CodeProcessDied, "runtime.recover", "the process of the execution workspace %s died; what it left has been removed", a.ID).With("allocation", string(a.ID))
+	_, err := r.registry.UpdateAllocation(ctx, a.ID, func(v *registry.Allocation) error {
+		v.Diagnostics = append(v.Diagnostics, *d)
+		return nil
+	})
+	rep.Diagnostics = append(rep.Diagnostics, *d)
+	return err
 }
 
 // inFlight reports whether another live process of this root owns an

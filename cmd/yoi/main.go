@@ -194,9 +194,7 @@ func (a *app) with(ctx context.Context, f func(runtime.Service) error) error {
 func (a *app) withRecovered(ctx context.Context, f func(runtime.Service) error) error {
 	return a.with(ctx, func(s runtime.Service) error {
 		if r, ok := s.(*runtime.Runtime); ok {
-			if err := r.RecoverLeftovers(ctx); err != nil {
-				a.printWarnings([]policy.Diagnostic{*policy.AsDiagnostic(err)})
-			}
+			a.printWarnings(r.RecoverLeftovers(ctx))
 		}
 		return f(s)
 	})
