@@ -124,7 +124,7 @@ func (c *creation) applyPatch(ctx context.Context, repo *creationRepo) error {
 	a := c.allocation()
 	a.SandboxPolicy = policy.SandboxPolicy{}.Normalize()
 	var out bytes.Buffer
-	git := capture{stdin: repo.patch.content, limit: maxCapture}
+	git := capture{stdin: func() []byte { return repo.patch.content }, limit: maxCapture}
 	code, err := git.run(ctx, c.r, a, launch{
 		id: policy.NewWorkerID(), repo: repo.point.RepositoryID, command: []string{"/bin/sh", "-c", applyScript},
 		limits:        policy.Limits{WallClock: lookLimit, FileSize: patch.MaxBinary},

@@ -6,9 +6,11 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"yoi.dev/yoi-runtime/helper"
@@ -67,11 +69,12 @@ func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out i
 		l.within = lookLimit
 	}
 	a.SandboxPolicy = policy.SandboxPolicy{}.Normalize()
-	c := capture{limit: l.limit, stdin: told, more: r.changed(ctx, a, l)}
-	defer c.more() // nothing may go on behind
+	changed := r.changed(ctx, a, l)
+	defer changed() // nothing may go on behind
+	c := capture{limit: l.limit, stdin: func() []byte { return append(changed(), told...) }}
 	code, err := c.run(ctx, r, a, launch{
 		id: policy.NewWorkerID(), repo: m.RepositoryID,
-		command: append([]string{"/bin/sh", "-c", lookScript, "look", l.ask, string(m.RepositoryID), point.CommitID}, l.args...),
+		command: append([]string{"/bin/sh", "-c", lookScript, "look", l.ask, string(m.RepositoryID), point.CommitID, point.TreeID}, l.args...),
 		limits:  policy.Limits{WallClock: l.within}, readOnly: true, dieWithParent: true, unrecorded: true,
 	}, out)
 	noise := errors.New(strings.TrimSpace(c.noise.String()))
@@ -91,7 +94,9 @@ func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out i
 	return policy.Errorf(policy.CodeWorkspaceUnreadable, op, "git cannot read the workspace %s", a.ID).Because(noise)
 }
 
-// told is what a look is told on its standard input, but for what changed has.
+// told is what a look is told on its standard input, but for what changed has: each
+// commit that need not be told again, on a line of its own, and those that the cache
+// was given from a workspace once more, as such.
 func (r *Runtime) told(a registry.Allocation, l look) ([]byte, error) {
 	repo := a.Mounts[l.mount].RepositoryID
 	known, err := r.cache.Known(repo, string(a.ID))
@@ -103,11 +108,11 @@ func (r *Runtime) told(a registry.Allocation, l look) ([]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	for _, oid := range known {
-		b.WriteString("known " + oid + "\n")
+	for _, oid := range append(known, a.RepositoryPoints[l.mount].CommitID) {
+		b.WriteString(oid + "\n")
 	}
 	for _, c := range collected {
-		b.WriteString("collected " + c.CommitID + "\n")
+		b.WriteString(c.CommitID + "\ncollected " + c.CommitID + "\n")
 	}
 	return b.Bytes(), nil
 }
@@ -115,43 +120,48 @@ func (r *Runtime) told(a registry.Allocation, l look) ([]byte, error) {
 // staged are the questions for which look.sh stages the files as they are.
 var staged = map[string]bool{"work": true, "diff": true, "patch": true, "tar": true, "pack": true}
 
+// everyFile is what a look is told of changes where it has to look at every file.
+const everyFile = "- -\n"
+
 // changed begins to find out at which paths the workspace can differ from its point,
-// where it was made of just the point's tree, and returns what waits for it. It goes
-// on while the sandbox starts. What it does not tell takes a look at every file.
+// where it was made of just the point's tree, and returns what waits for it: a line
+// with the numbers of paths to look at and of paths that are gone, and the lists. It
+// goes on while the sandbox starts.
 func (r *Runtime) changed(ctx context.Context, a registry.Allocation, l look) func() []byte {
 	m, point := a.Mounts[l.mount], a.RepositoryPoints[l.mount]
 	if !staged[l.ask] || len(point.Scope) > 0 || m.Tree != point.TreeKey() ||
 		(a.DirtyStatePolicy != policy.CleanPointOnly && a.DirtyStatePolicy != policy.PatchArtifact) {
-		return func() []byte { return nil }
+		return func() []byte { return []byte(everyFile) }
 	}
 	told := make(chan []byte, 1)
-	go func() {
-		defer close(told)
-		c, err := r.helper.Changed(ctx, helper.ChangedRequest{AllocationID: a.ID, Repository: treesOf(a)[l.mount]})
-		if err != nil {
-			r.log.Warn("a look takes every file", "allocation", a.ID, "error", err)
-			return
-		}
-		if !c.Known {
-			return
-		}
-		var b bytes.Buffer
-		for _, list := range []struct {
-			word  string
-			paths [][]byte
-		}{{"files", c.Files}, {"gone", c.Gone}} {
+	go func() { told <- r.changedLists(ctx, a, l) }()
+	return sync.OnceValue(func() []byte { return <-told })
+}
+
+func (r *Runtime) changedLists(ctx context.Context, a registry.Allocation, l look) []byte {
+	c, err := r.helper.Changed(ctx, helper.ChangedRequest{AllocationID: a.ID, Repository: treesOf(a)[l.mount]})
+	if err != nil {
+		r.log.Warn("a look takes every file", "allocation", a.ID, "error", err)
+	}
+	if err != nil || !c.Known {
+		return []byte(everyFile)
+	}
+	b := fmt.Appendf(nil, "%d %d\n", len(c.Files), len(c.Gone))
+	for _, list := range []struct {
+		word  string
+		paths [][]byte
+	}{{"files", c.Files}, {"gone", c.Gone}} {
+		if len(list.paths) > 0 {
 			joined := bytes.Join(append(list.paths, nil), []byte{0}) // each is terminated
-			b.WriteString(list.word + " " + base64.StdEncoding.EncodeToString(joined) + "\n")
+			b = append(b, list.word+" "+base64.StdEncoding.EncodeToString(joined)+"\n"...)
 		}
-		told <- b.Bytes()
-	}()
-	return func() []byte { return <-told }
+	}
+	return b
 }
 
 // capture runs an unrecorded command on an allocation.
 type capture struct {
-	stdin []byte
-	more  func() []byte // what follows on its standard input, when it is known
+	stdin func() []byte // what it reads, when that is known
 	limit int64
 	noise bytes.Buffer // the beginning of its standard error
 }
@@ -187,10 +197,7 @@ func (c *capture) run(ctx context.Context, r *Runtime, a registry.Allocation, l 
 	kill := func() { _ = r.helper.Kill(context.WithoutCancel(ctx), l.id) } // it may just have ended
 	defer context.AfterFunc(ctx, kill)()
 	go func() {
-		_, _ = ours[0].Write(c.stdin) // EPIPE: it needed no more
-		if c.more != nil {
-			_, _ = ours[0].Write(c.more())
-		}
+		_, _ = ours[0].Write(c.stdin()) // EPIPE: it needed no more
 		ours[0].Close()
 	}()
 	quiet := make(chan struct{})

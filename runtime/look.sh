@@ -1,9 +1,13 @@
 # What a workspace holds, asked by git in a sandbox of its own in which the
 # workspace is mounted read-only. Arguments: what is asked, the repository, the
-# point's commit, and what the question wants besides. Standard input: objects that
-# need not be told, one to a line as "known OID", or "collected OID" for a commit
-# that the cache was given from a workspace; "files LIST" and "gone LIST", where it is
-# known where alone the files can differ from the point's (NUL-terminated, base64).
+# point's commit and its tree, and what the question wants besides. Standard input: how
+# many paths there are to look at and how many are gone, where it is known where alone
+# the files can differ from the point's, else dashes; those, as "files LIST" and "gone
+# LIST" (NUL-terminated, base64); commits that need not be told, one to a line; and
+# "collected OID" for each that the cache was given from a workspace.
+#
+# It runs at each Worker's end, so that programs are started only where there is
+# something to say: one costs a good part of what a Worker's launch does.
 #
 # Git runs with a git directory of ours, so that no configuration, hook, attribute
 # file, graft, replacement or alternate of the Worker's takes effect even in here.
@@ -13,8 +17,8 @@
 # Exit codes: 3, something that git would wait for for ever, or no git directory;
 # 4, there is nothing; 5, no such revision. Others are git's.
 set -eu
-ask=$1 repo=$2 point=$3
-shift 3
+ask=$1 repo=$2 point=$3 same=$4
+shift 4
 export HOME=/tmp LC_ALL=C GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_ATTR_NOSYSTEM=1 \
 	GIT_NO_REPLACE_OBJECTS=1 GIT_NO_LAZY_FETCH=1 GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 GIT_GRAFT_FILE=/dev/null
 tmp=/scratch/.look own=/scratch/.look/git
@@ -22,8 +26,7 @@ mkdir -p $tmp $own/objects/info $own/objects/pack $own/refs
 echo "ref: refs/heads/none" >$own/HEAD
 version=0
 if [ ${#point} -eq 64 ]; then version=1; fi
-cat >$own/config <<END
-[core]
+echo "[core]
 	repositoryformatversion = $version
 	bare = false
 	checkStat = default
@@ -43,8 +46,7 @@ cat >$own/config <<END
 	renameLimit = 1000
 [pack]
 	threads = 2
-	windowMemory = 64m
-END
+	windowMemory = 64m" >$own/config
 if [ $version -eq 1 ]; then printf '[extensions]\n\tobjectformat = sha256\n' >>$own/config; fi
 echo "/run/yoi/objects/$repo" >$own/objects/info/alternates
 
@@ -78,10 +80,11 @@ without() { sort -z "$1" "$2" "$2" | uniq -zu; }
 # few brings the index up to date where it is known where to look. What is unusual
 # makes it fail.
 few() {
-	grep -q '^files ' $tmp/told || return 1
+	if [ "$files" = - ]; then return 1; fi
+	[ -e $own/index ] || base || return 1
 	sed -n 's/^files //p' $tmp/told | base64 -d >$tmp/few
-	sed -n 's/^gone //p' $tmp/told | base64 -d >$tmp/gone
-	if [ -s $tmp/gone ]; then
+	if [ "$gone" -gt 0 ]; then
+		sed -n 's/^gone //p' $tmp/told | base64 -d >$tmp/gone
 		GIT_DIR=$own GIT_WORK_TREE=$PWD GIT_LITERAL_PATHSPECS=1 xargs -0 -a $tmp/gone git ls-files -z -- >>$tmp/few || return 1
 	fi
 	sort -zu $tmp/few -o $tmp/few
@@ -97,7 +100,8 @@ few() {
 
 # stage makes $tree of all files that are not ignored.
 stage() {
-	partial=
+	partial= tree=$same
+	if [ "$files $gone" = "0 0" ]; then return; fi
 	if ! few; then
 		special
 		base
@@ -107,46 +111,55 @@ stage() {
 	tree=$(ours write-tree --missing-ok) # a partial clone lacks what lies outside the scope
 }
 
-# refs reads the Worker's refs and reflogs into $tmp/tips, as "OID NAME" or "OID".
+# refs reads the commits of the Worker's refs and reflogs into $tmp/tips, and those
+# of them that nobody has told us of into $tmp/new.
 refs() {
 	if [ ! -e .git ]; then exit 3; fi
-	if [ -n "$(find .git ! -type f ! -type d ! -type l -print -quit)" ]; then exit 3; fi
-	special
-	if [ -s $tmp/special ] && [ -n "$(find .git -type l -print -quit)" ]; then exit 3; fi
+	find .git ! -type f ! -type d ! -type l -fprint $tmp/odd -quit -o -type f \( -path '.git/logs/*' -o -path '.git/worktrees/*logs/*' \) \
+		-exec sed -nE '/^[0-9a-f]+ 0+ /d; s/^[0-9a-f]+ ([0-9a-f]{40,64}) .*/\1/p' {} + >$tmp/tips 2>/dev/null || : # what cannot be read
+	if [ -s $tmp/odd ]; then exit 3; fi
+	if [ "$files" = - ]; then # else there is nothing special
+		special
+		if [ -s $tmp/special ] && [ -n "$(find .git -type l -print -quit)" ]; then exit 3; fi
+	fi
 	head=$(theirs rev-parse --verify -q HEAD) || head=
-	branch=$(theirs symbolic-ref -q --short HEAD) || branch=
-	theirs for-each-ref --format='%(objectname) %(refname)' >$tmp/refs
-	cut -d' ' -f1 $tmp/refs >$tmp/tips
 	if [ -n "$head" ]; then echo "$head" >>$tmp/tips; fi
-	find .git/logs .git/worktrees -path '*logs/*' -type f -exec cut -d' ' -f2 {} + 2>/dev/null | grep -xE '[0-9a-f]{40,64}' | grep -v '^0*$' >>$tmp/tips || :
-	sort -u $tmp/tips -o $tmp/tips
+	theirs for-each-ref --format='%(objectname)' >>$tmp/tips
+	grep -vxFf $tmp/told $tmp/tips >$tmp/new || [ $? -eq 1 ]
 	if [ -f .git/shallow ]; then cp .git/shallow $own/shallow; fi
-	sed -n 's/^known //p; s/^collected //p' $tmp/told >$tmp/known
 }
 
 # made lists commits that nobody knows of yet: rev-list's output.
 made() {
-	{ sed 's/^/^/' $tmp/known; echo "^$point"; cat $tmp/tips; } | both rev-list --ignore-missing --stdin "$@"
+	{ sed -nE 's/^[0-9a-f]{40,64}$/^&/p' $tmp/told; cat $tmp/new; } | both rev-list --ignore-missing --stdin "$@"
 }
 
+# number is how many they are.
+number() { if [ -s $tmp/new ]; then made --count; else echo 0; fi; }
+
 case $ask in
-work | diff | patch | tar | pack) base ;; # while it is found out what we are told
+diff | patch | tar | pack) base ;; # while it is found out what we are told
 esac
+read -r files gone
 cat >$tmp/told
 
 case $ask in
 work)
 	refs
 	if [ -n "$head" ]; then echo "head $head"; fi
-	echo "count $(made --count)"
-	made -n 1000 | sed 's/^/commit /'
+	echo "count $(number)"
+	if [ -s $tmp/new ]; then made -n 1000 | sed 's/^/commit /'; fi
 	stage
 	echo "tree $tree"
-	sed -n 's/^collected //p' $tmp/told | while read -r oid; do
-		if [ "$(both rev-parse -q --verify "$oid^{tree}")" = "$tree" ]; then echo "collected $oid"; break; fi
-	done
-	echo "changed $(ours diff-tree -r -z --name-only "$point" "$tree" | tr -dc '\000' | wc -c)"
-	echo "diff $(ours diff-tree -r -p --binary --full-index --no-renames --no-ext-diff --no-textconv "$point" "$tree" | sha256sum | cut -d' ' -f1)"
+	if [ "$tree" = "$same" ]; then
+		echo "changed 0"
+	else
+		sed -n 's/^collected //p' $tmp/told | while read -r oid; do
+			if [ "$(both rev-parse -q --verify "$oid^{tree}")" = "$tree" ]; then echo "collected $oid"; break; fi
+		done
+		echo "changed $(ours diff-tree -r -z --name-only "$point" "$tree" | tr -dc '\000' | wc -c)"
+		echo "diff $(ours diff-tree -r -p --binary --full-index --no-renames --no-ext-diff --no-textconv "$point" "$tree" | sha256sum | cut -d' ' -f1)"
+	fi
 	if [ -n "$partial" ]; then echo "partial 1"; fi
 	;;
 diff) # NUL-terminated: tree, partial, then diff-tree's own
@@ -168,14 +181,15 @@ tar)
 	;;
 status)
 	refs
-	printf '%s\0%s\0%s\0' "$head" "$branch" "$(made --count)"
+	branch=$(theirs symbolic-ref -q --short HEAD) || branch=
+	printf '%s\0%s\0%s\0' "$head" "$branch" "$(number)"
 	if [ -n "$head" ]; then echo "$head" >$own/HEAD; fi
 	if [ -f .git/index ]; then cp -p .git/index $own/index && chmod 600 $own/index; else both read-tree "$point"; fi
 	both status --porcelain=v2 -z --untracked-files=all --no-renames --ignore-submodules=dirty
 	;;
 commits) # LIMIT
 	refs
-	printf '%s\0' "$(made --count)"
+	printf '%s\0' "$(number)"
 	made -n "$1" --topo-order --no-commit-header --format='%H%x00%P%x00%T%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%s%x00' | tr -d '\n'
 	;;
 directories) # PATH: what it is, then the directories in it
@@ -191,14 +205,13 @@ directories) # PATH: what it is, then the directories in it
 	;;
 bundle)
 	refs
-	if [ "$(made --count)" -eq 0 ]; then exit 4; fi
+	if [ "$(number)" -eq 0 ]; then exit 4; fi
 	# refs of our own with the Worker's names
-	sed -nE 's#^([0-9a-f]+) (refs/(heads|tags)/.*)$#create \2 \1#p' $tmp/refs | both update-ref --stdin
+	theirs for-each-ref --format='create %(refname) %(objectname)' refs/heads refs/tags | both update-ref --stdin
 	names=--all
 	if [ -n "$head" ]; then echo "$head" >$own/HEAD; names="HEAD --all"; fi
 	both bundle create -q - $names --stdin <<END
-$(sed 's/^/^/' $tmp/known)
-^$point
+$(sed -nE 's/^[0-9a-f]{40,64}$/^&/p' $tmp/told)
 END
 	;;
 pack) # REVISION, "" or a message for a commit of what is not committed
@@ -210,7 +223,7 @@ pack) # REVISION, "" or a message for a commit of what is not committed
 			tip=$(printf '%s\n' "$2" | GIT_AUTHOR_NAME=yoi GIT_AUTHOR_EMAIL=yoi@localhost GIT_COMMITTER_NAME=yoi GIT_COMMITTER_EMAIL=yoi@localhost both commit-tree -p "$tip" "$tree")
 		fi
 	fi
-	{ sed 's/^/^/' $tmp/known; echo "^$point"; echo "$tip"; } >$tmp/revs
+	{ sed -nE 's/^[0-9a-f]{40,64}$/^&/p' $tmp/told; echo "$tip"; } >$tmp/revs
 	echo "tip $tip $(both rev-list --count --stdin <$tmp/revs)"
 	both pack-objects -q --revs --thin --stdout --delta-base-offset <$tmp/revs
 	;;

@@ -92,7 +92,7 @@ func parseWork(b []byte) (w Work, ok bool) {
 	if w.ChangedPaths == 0 {
 		w.DiffDigest = ""
 	}
-	return w, s.Err() == nil && seen["count"] && seen["tree"] && seen["changed"] && seen["diff"]
+	return w, s.Err() == nil && seen["count"] && seen["tree"] && seen["changed"] && (seen["diff"] || w.ChangedPaths == 0)
 }
 
 func count(s string) (int, bool) {

@@ -15,6 +15,9 @@ func TestParseWork(t *testing.T) {
 	if w, ok := parseWork([]byte(strings.Replace(good, "changed 1", "changed 0", 1))); !ok || w.DiffDigest != "" {
 		t.Fatalf("unchanged: %+v %v", w, ok)
 	}
+	if w, ok := parseWork([]byte("count 0\ntree " + oid + "\nchanged 0\n")); !ok || w.DiffDigest != "" {
+		t.Fatalf("unchanged, and so without a digest: %+v %v", w, ok)
+	}
 	for name, bad := range map[string]string{
 		"empty":          "",
 		"cut off":        good[:len(good)/2],
@@ -23,6 +26,7 @@ func TestParseWork(t *testing.T) {
 		"negative count": strings.Replace(good, "count 2", "count -2", 1),
 		"twice":          good + "count 0\n",
 		"unknown":        good + "escape \x1b[2J\n",
+		"no digest":      strings.Replace(good, "diff "+digest+"\n", "", 1),
 		"short digest":   strings.Replace(good, digest, digest[:10], 1),
 		"many commits":   good + strings.Repeat("commit "+oid+"\n", 2000),
 		"long line":      good + strings.Repeat("x", 1<<20),
