@@ -278,7 +278,7 @@ func (t *treeImport) blob(ctx context.Context, o *snapshot.Object, pack *packWri
 		return t.largeBlob(o, places, pack)
 	}
 	data := make([]byte, o.Size)
-	if _, err := io.ReadFull(o, data); err != nil {
+	if _, err := io.ReadFull(o, data); err != nil { // whether it is OID's, the next Object says
 		return err
 	}
 	if len(places) > 0 && t.attrs[o.OID] && converts(data) {

@@ -3,6 +3,7 @@ package gitcache
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
@@ -342,6 +345,38 @@ func TestImportedObjectsAreJudged(t *testing.T) {
 	i.store[digest] = archive
 	if _, err := i.from(digest); err != nil {
 		t.Error(err)
+	}
+}
+
+// A blob that is not what its tree names is refused, though the digest is right.
+func TestImportedBlobsAreWhatTheirTreeNames(t *testing.T) {
+	for name, text := range map[string]string{"small": "zz\n", "large": strings.Repeat("0123456789abcde\n", 100_000)} {
+		repo := testenv.Commit(t, testenv.RepoSmall(t), name, map[string]*testenv.Entry{"zz": {Data: text}})
+		archive, _ := rawArchive(t, repo.Dir)
+		d, err := zstd.NewReader(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := d.DecodeAll(archive, nil)
+		d.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		content[len(content)-2] ^= 1 // of the last blob
+		z, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(content)
+		digest := policy.FormatDigest(sum[:])
+		i := newImporter(t)
+		i.store[digest] = z.EncodeAll(content, nil)
+		_, err = i.from(digest)
+		wantCode(t, err, policy.CodeSnapshotInvalid)
+		noLeftovers(t, i.fixture)
+		if exists(i.path("repository-cache/git/app")) {
+			t.Errorf("%s: a repository was left", name)
+		}
 	}
 }
 

@@ -56,15 +56,16 @@ type Graph struct {
 
 // planner knows which object comes next.
 type planner struct {
-	newHash func() hash.Hash
-	size    int // of a raw id
-	graph   Graph
-	next    string // raw id; "" when there is none
-	typ     byte
-	frames  []frame
-	blobs   []string
-	seen    map[string]bool
-	bytes   int64 // of trees
+	hash   hash.Hash
+	head   []byte // what objectHash begins with
+	size   int    // of a raw id
+	graph  Graph
+	next   string // raw id; "" when there is none
+	typ    byte
+	frames []frame
+	blobs  []string
+	seen   map[string]bool
+	bytes  int64 // of trees
 }
 
 type frame struct {
@@ -73,9 +74,9 @@ type frame struct {
 }
 
 func newPlanner(h Header) *planner {
-	p := &planner{newHash: sha1.New, size: oidSize(h.ObjectFormat), seen: make(map[string]bool), typ: tagCommit}
+	p := &planner{hash: sha1.New(), size: oidSize(h.ObjectFormat), seen: make(map[string]bool), typ: tagCommit}
 	if p.size == sha256.Size {
-		p.newHash = sha256.New
+		p.hash = sha256.New()
 	}
 	raw, _ := hex.DecodeString(h.Commit) // checked by parseHeader
 	p.next = string(raw)
@@ -84,12 +85,23 @@ func newPlanner(h Header) *planner {
 	return p
 }
 
-// objectHash begins the hash of an object.
+// objectHash begins the hash of the next object; that of the last one is lost.
 func (p *planner) objectHash(size int64) hash.Hash {
-	h := p.newHash()
-	name := map[byte]string{tagCommit: "commit", tagTree: "tree", tagBlob: "blob"}[p.typ]
-	h.Write([]byte(name + " " + strconv.FormatInt(size, 10) + "\x00"))
-	return h
+	p.hash.Reset()
+	p.head = append(p.head[:0], objectType(p.typ)...)
+	p.head = append(strconv.AppendInt(append(p.head, ' '), size, 10), 0)
+	p.hash.Write(p.head)
+	return p.hash
+}
+
+func objectType(tag byte) string {
+	switch tag {
+	case tagCommit:
+		return "commit"
+	case tagTree:
+		return "tree"
+	}
+	return "blob"
 }
 
 // advance takes the content of the object that next named; a blob's is not

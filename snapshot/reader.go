@@ -224,7 +224,7 @@ func (r *Reader) Object() (*Object, error) {
 	if err := r.plan.advance(content.Bytes()); err != nil {
 		return nil, err
 	}
-	return &Object{Type: map[byte]string{tagCommit: "commit", tagTree: "tree"}[tag], OID: oid, Size: size, Reader: &content}, nil
+	return &Object{Type: objectType(tag), OID: oid, Size: size, Reader: &content}, nil
 }
 
 // Graph is the whole tree once the first blob, or io.EOF, has come.
