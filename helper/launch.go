@@ -472,7 +472,7 @@ func (a *attempt) spec(plan mounts.Plan, w workerFiles) *nsexec.Spec {
 		Stdio: a.files.Stdio, Filter: a.files.Filter,
 		Plan: plan, UID: workerID, GID: workerID,
 		Hostname: "worker", HostNetwork: req.HostNetwork,
-		Rlimits: rlimits(req.Limits), Nice: req.Limits.Nice, OOMScoreAdj: req.Limits.OOMScoreAdj, Umask: 0o022,
+		UserLimits: userLimits(req.Mounts), Rlimits: rlimits(req.Limits), Nice: req.Limits.Nice, OOMScoreAdj: req.Limits.OOMScoreAdj, Umask: 0o022,
 		WallClock: req.Limits.WallClock, DieWithParent: req.DieWithParent,
 		Hold: []*os.File{w.lock}, Outcome: w.outcome,
 		Terminal: req.Terminal, Resident: req.Resident,
@@ -535,7 +535,40 @@ func rlimits(l policy.Limits) []nsexec.Rlimit {
 	add(unix.RLIMIT_AS, l.AddressSpace)
 	add(unix.RLIMIT_STACK, l.StackSize)
 	add(unix.RLIMIT_CPU, uint64((l.CPUTime+time.Second-1)/time.Second))
+	// Signals that wait, and timers of timer_create(2), are counted for the launcher too.
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_SIGPENDING, &own); err == nil {
+		add(unix.RLIMIT_SIGPENDING, min(own.Cur/4, maxSignals))
+	}
 	return rs
+}
+
+const (
+	maxSignals    = 4096
+	maxInotify    = 128 // what Linux gives a user by default
+	maxWatches    = 1 << 20
+	maxNamespaces = 1024
+)
+
+// userLimits leave most of what the kernel gives a user of the host to others: what a
+// Worker has is counted for its launcher as well, be that root. Namespaces can be
+// made only where the policy lets a Worker mount.
+func userLimits(namespaces bool) []nsexec.UserLimit {
+	var ls []nsexec.UserLimit
+	add := func(name string, most uint64) {
+		v, err := strconv.ParseUint(sysctl("user/"+name), 10, 31)
+		if err == nil { // else this kernel does not count it
+			ls = append(ls, nsexec.UserLimit{Name: name, Max: int32(min(v/4, most))})
+		}
+	}
+	add("max_inotify_instances", maxInotify)
+	add("max_inotify_watches", maxWatches)
+	if namespaces {
+		for _, kind := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"} {
+			add("max_"+kind+"_namespaces", maxNamespaces)
+		}
+	}
+	return ls
 }
 
 // source implements sources.

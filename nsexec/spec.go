@@ -86,6 +86,8 @@ type Spec struct {
 	// close it.
 	Notify bool
 
+	// UserLimits need a Proc in the Plan.
+	UserLimits  []UserLimit
 	Rlimits     []Rlimit
 	Nice        int // never less than the launcher's own
 	OOMScoreAdj int
@@ -115,6 +117,16 @@ type Spec struct {
 	// RCU grace period, as whoever moves another process does (cgroup_procs_write_start
 	// in kernel/cgroup/cgroup.c, since Linux 5.5).
 	Tasks []*os.File
+}
+
+// UserLimit bounds what the sandbox's user namespace may have of something that the
+// kernel counts by user: Name is an entry of /proc/sys/user (namespaces(7)). It is
+// counted again for whoever made the namespace, so that without a bound of its own a
+// sandbox can take all that there is for its launcher, and for every other sandbox of
+// the same launcher.
+type UserLimit struct {
+	Name string
+	Max  int32
 }
 
 // maxTasks bounds Spec.Tasks: there are not as many controllers that limit.

@@ -87,6 +87,7 @@ func (b *script) one(op mounts.Op, made map[string]bool) {
 	case mounts.Proc:
 		b.newfs("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, option{"hidepid", "2"})
 		b.mountOn(o.Target, made)
+		b.userLimits(o.Target)
 	case mounts.DevPts:
 		b.newfs("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, option{"mode", "0620"}, option{"ptmxmode", "0666"})
 		b.mountOn(o.Target, made)

@@ -9,6 +9,7 @@ import (
 
 	"yoi.dev/yoi-runtime/internal/replay"
 	"yoi.dev/yoi-runtime/mounts"
+	"yoi.dev/yoi-runtime/policy"
 )
 
 // absent are the errnos of a path that leads nowhere.
@@ -298,6 +299,20 @@ func (b *script) readOnly(o mounts.ReadOnlyPath) {
 		num(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)).Save(slotTree)
 	b.setattr(slotTree.Arg(), b.empty, unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 	b.onTarget()
+}
+
+// userLimits writes them while this proc's settings are still writable. The table is
+// that of the writer's user namespace, which has CAP_SYS_RESOURCE there.
+func (b *script) userLimits(proc string) {
+	if len(b.spec.UserLimits) > 0 {
+		b.step("limiting what the sandbox's user has", policy.CodeLimitsInvalid, "")
+	}
+	for _, l := range b.spec.UserLimits {
+		v := strconv.Itoa(int(l.Max))
+		b.Add(unix.SYS_OPENAT, slotRoot.Arg(), b.rel(proc+"/sys/user/"+l.Name), num(unix.O_WRONLY|unix.O_CLOEXEC), num(0)).Save(slotFD)
+		b.Add(unix.SYS_WRITE, slotFD.Arg(), b.Str(v), num(len(v))).Expect(uint64(len(v)))
+		b.Add(unix.SYS_CLOSE, slotFD.Arg())
+	}
 }
 
 func boolInt(v bool) int {

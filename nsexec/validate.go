@@ -84,6 +84,12 @@ func (s *Spec) validate() error {
 		return bad(policy.CodePolicyInvalid, "a resident terminal is one with a log")
 	case s.OOMScoreAdj < -1000 || s.OOMScoreAdj > 1000:
 		return bad(policy.CodeLimitsInvalid, "the OOM score adjustment is not between -1000 and 1000")
+	case len(s.UserLimits) > 0 && procOf(s.Plan) == "":
+		return bad(policy.CodePolicyInvalid, "limits of the sandbox's user need a proc in the mount plan")
+	case slices.ContainsFunc(s.UserLimits, func(l UserLimit) bool {
+		return l.Max < 0 || strings.Trim(l.Name, "abcdefghijklmnopqrstuvwxyz_") != "" || l.Name == ""
+	}):
+		return bad(policy.CodeLimitsInvalid, "a limit of the sandbox's user is negative, or of nothing that has a name")
 	case s.OOMScoreAdj != 0 && procOf(s.Plan) == "":
 		return bad(policy.CodePolicyInvalid, "an OOM score adjustment needs a proc in the mount plan")
 	}

@@ -42,6 +42,9 @@ func weakenSpec(s *Spec) *Spec {
 	if without("rlimits") {
 		w.Rlimits = nil
 	}
+	if without("user-limits") {
+		w.UserLimits = nil
+	}
 	w.Plan.Ops = nil
 	for _, op := range s.Plan.Ops {
 		if op, keep := weakenOp(op); keep {

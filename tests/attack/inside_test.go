@@ -251,3 +251,52 @@ func TestAttackKillEverything(t *testing.T) {
 		rig.Clean(t, y.Root)
 	}
 }
+
+// TestAttackOutlive: a Worker that will not end with its caller ends with it. Outside
+// of a sandbox the same program stays.
+func TestAttackOutlive(t *testing.T) {
+	testenv.Root(t)
+	program := intruderPath(t)
+	for _, uid := range []int{0, rig.Ordinary} {
+		s := newStand(t, uid)
+		for name, cmd := range map[string]*exec.Cmd{
+			"outside": exec.Command("sh", "-c", "setpriv --pdeathsig KILL "+program+" outlive $0; :"),
+			"inside":  s.y.Cmd("run", "--repo", s.repo.Dir, "--", "./intruder", "outlive"),
+		} {
+			mark := fmt.Sprintf("%s-%s-%d", testenv.RunID(), name, uid)
+			cmd.Args = append(cmd.Args, mark)
+			if line := rig.Begin(t, cmd); line != "here\n" {
+				t.Fatalf("%s it says %q", name, line)
+			}
+			pid := marked(mark)
+			if pid == 0 {
+				t.Fatalf("%s: it is not there", name)
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // killed
+			if name == "outside" {
+				if marked(mark) != pid {
+					t.Error("even without a sandbox it ends: this proves nothing")
+				}
+				_ = syscall.Kill(pid, syscall.SIGKILL) // this test's own, by its mark
+				continue
+			}
+			rig.Eventually(t, "the Worker has ended", func() bool { return marked(mark) == 0 })
+		}
+		s.y.OK(t, "gc")
+		rig.Clean(t, s.y.Root)
+	}
+}
+
+// marked is the intruder that has the mark for its last argument, or 0.
+func marked(mark string) int {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		if args := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"); args[len(args)-1] == mark && strings.HasSuffix(args[0], "intruder") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			return pid
+		}
+	}
+	return 0
+}

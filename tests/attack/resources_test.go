@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,21 +17,17 @@ import (
 
 // limited runs an attack under a limit, where it must fail, and in a sandbox
 // without limits, where it must succeed.
-func (s stand) limited(t *testing.T, limits []string, attack ...string) {
+func (s stand) limited(t *testing.T, flag string, attack ...string) {
 	t.Helper()
 	run := func(y rig.Yoi) rig.Result {
-		args := []string{"run", "--repo", s.repo.Dir}
-		for _, l := range limits {
-			args = append(args, "--limit", l)
-		}
-		return y.Run(t, append(append(args, "--", "./intruder"), attack...)...)
+		return y.Run(t, append([]string{"run", "--repo", s.repo.Dir, flag, "--", "./intruder"}, attack...)...)
 	}
 	if r := run(s.y); r.Code != 1 || !strings.HasPrefix(r.Stdout, "refused: ") {
 		t.Errorf("%q: exit %d\n%s%s", attack, r.Code, r.Stdout, r.Stderr)
 	}
 	weak := s.y
 	weak.Program = rig.Program(t, "yoi", "attacktest")
-	weak.Env = append(weak.Env, "YOI_WEAKEN=rlimits")
+	weak.Env = append(weak.Env, "YOI_WEAKEN=rlimits,user-limits")
 	if r := run(weak); r.Code != 0 {
 		t.Errorf("%q does not even succeed without limits: exit %d\n%s%s", attack, r.Code, r.Stdout, r.Stderr)
 	}
@@ -43,8 +40,8 @@ func TestAttackResources(t *testing.T) {
 	for _, uid := range []int{0, rig.Ordinary} {
 		t.Run(fmt.Sprint(uid), func(t *testing.T) {
 			s := newStand(t, uid)
-			s.limited(t, []string{"processes=100"}, "fork-many", "300")
-			s.limited(t, []string{"open_files=256"}, "open-many", "1000")
+			s.limited(t, "--limit=processes=100", "fork-many", "300")
+			s.limited(t, "--limit=open_files=256", "open-many", "1000")
 			r := s.y.Run(t, "run", "--repo", s.repo.Dir, "--", "./intruder", "zombies", "2000")
 			if r.Code != 1 || r.Stdout != "refused: all are reaped\n" {
 				t.Errorf("exit %d\n%s%s", r.Code, r.Stdout, r.Stderr)
@@ -57,6 +54,30 @@ func TestAttackResources(t *testing.T) {
 			if o := ev.Workers[0].Outcome; o == nil || !o.TimedOut || o.Lost {
 				t.Errorf("the bomb's outcome: %+v", o)
 			}
+			rig.Clean(t, s.y.Root)
+		})
+	}
+}
+
+// TestAttackUserCounts: what the kernel counts by user it counts for the launcher too,
+// which may be root. A Worker that takes all that it gets leaves some to the host and
+// to its neighbours.
+func TestAttackUserCounts(t *testing.T) {
+	testenv.Root(t)
+	b, err := os.ReadFile("/proc/sys/user/max_inotify_instances")
+	if err != nil {
+		t.Fatal(err)
+	}
+	instances, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, uid := range []int{0, rig.Ordinary} {
+		t.Run(fmt.Sprint(uid), func(t *testing.T) {
+			s := newStand(t, uid)
+			s.limited(t, "--seccomp=default", "inotify-many", strconv.Itoa(min(instances/4, 128)+1))
+			s.limited(t, "--seccomp=default", "queue-many", "5000")
+			s.limited(t, "--seccomp=nested", "namespaces-many", "1100")
 			rig.Clean(t, s.y.Root)
 		})
 	}

@@ -93,14 +93,14 @@ func TestAttackKeyring(t *testing.T) {
 }
 
 // TestAttackTerminal: the caller has a terminal. The Worker cannot type into
-// it (CVE-2017-5226), whether it is given a terminal or not.
+// it (CVE-2017-5226), nor have its keys and signals, whether it is given a terminal or not.
 func TestAttackTerminal(t *testing.T) {
 	s := newStand(t, 0)
 	var pts unix.Stat_t
 	if err := unix.Stat("/dev/pts", &pts); err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range [][]string{{"tiocsti"}, {"controlling-terminal", fmt.Sprint(pts.Dev)}} {
+	for _, a := range [][]string{{"tiocsti"}, {"controlling-terminal", fmt.Sprint(pts.Dev)}, {"foreground", fmt.Sprint(pts.Dev)}} {
 		if code, out := onTerminal(t, exec.Command(intruderPath(t), a...), false); code != 0 {
 			t.Errorf("%q does not even succeed on the caller's own terminal: %s", a, out)
 		}

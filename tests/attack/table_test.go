@@ -100,6 +100,7 @@ func tries(secrets []string) []try {
 	add(mounts, "CVE-2014-3519", atBare, "syscall", "open_by_handle_at")
 	add(mounts, "CVE-2022-0492", mounting, "cgroup-mount")
 	add(mounts, "CVE-2022-0492", []string{"cgroup-namespace"}, "cgroup-path")
+	add(mounts, "", unfenced, "overlay-mount")
 	add(mounts, "", never, "rename-walk") // a race that the kernel has closed for all roots
 	each(mounts, "", []string{"read-only", "landlock", "ids", "capabilities"}, "write", "/usr/bin/env", "/bin/sh", "/etc/passwd", "/etc/ld.so.cache", "/etc/gitconfig")
 	for _, flag := range []string{"nosuid", "nodev"} {
@@ -148,6 +149,7 @@ func tries(secrets []string) []try {
 	each(privilege, "", []string{"filter"}, "syscall", "add_key", "request_key", "keyctl")
 	add(privilege, "", atBare, "nice")
 	add(privilege, "", []string{"rlimits"}, "raise-limit")
+	add(privilege, "", []string{"capabilities"}, "set-mm")
 	add(privilege, "", never, "oom-score") // takes CAP_SYS_RESOURCE on the host
 
 	const sockets = "network and sockets"

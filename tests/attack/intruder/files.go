@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,6 +34,7 @@ func init() {
 	attacks["hard-link"] = hardLink
 	attacks["rename-walk"] = renameWalk
 	attacks["whiteout"] = whiteout
+	attacks["overlay-mount"] = overlayMount
 }
 
 // see looks for any of the paths.
@@ -441,4 +443,27 @@ func whiteout([]string) (string, error) {
 		return name, nil
 	}
 	return "", err
+}
+
+// overlayMount mounts an overlay in namespaces of its own, as anybody may where there
+// is nothing in the way: kernel code that root alone once reached.
+func overlayMount([]string) (string, error) {
+	source, target, options := append([]byte("overlay"), 0), append([]byte("/tmp"), 0), append([]byte("lowerdir=/usr:/tmp"), 0)
+	address := func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
+	r, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 {
+		return "", errno
+	}
+	if r == 0 { // one thread, in which Go's runtime does not work
+		_, _, errno := unix.RawSyscall6(unix.SYS_MOUNT, address(source), address(target), address(source), 0, address(options), 0)
+		unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
+	}
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(int(r), &ws, 0, nil); err != nil {
+		return "", err
+	}
+	if ws.ExitStatus() != 0 {
+		return "", unix.Errno(ws.ExitStatus())
+	}
+	return "an overlay", nil
 }

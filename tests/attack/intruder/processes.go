@@ -15,6 +15,7 @@ import (
 )
 
 func init() {
+	runtime.LockOSThread() // main stays on the first thread, which has the signal at a parent's death
 	attacks["processes"] = processes
 	attacks["kill-everything"] = killEverything
 	attacks["kill-init"] = killInit
@@ -34,6 +35,12 @@ func init() {
 	attacks["open-many"] = openMany
 	attacks["ptys"] = ptys
 	attacks["zombies"] = zombies
+	attacks["inotify-many"] = inotifyMany
+	attacks["queue-many"] = queueMany
+	attacks["namespaces-many"] = namespacesMany
+	attacks["foreground"] = foreground
+	attacks["set-mm"] = setMM
+	attacks["outlive"] = outlive
 }
 
 // processes looks for any but itself and PID 1.
@@ -366,4 +373,142 @@ func zombies(args []string) (string, error) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return fmt.Sprintf("%d zombies", left), nil
+}
+
+// inotifyMany takes so many instances, of which a user of the host has few.
+func inotifyMany(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	for i := range n {
+		if _, err := unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
+			return "", fmt.Errorf("%w after %d", err, i)
+		}
+	}
+	return fmt.Sprintf("%d instances", n), nil
+}
+
+// queueMany has so many signals wait for itself. Timers are counted with them.
+func queueMany(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	runtime.LockOSThread()
+	const number = 40 // one that is queued
+	blocked := uint64(1) << (number - 1)
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_BLOCK, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0); errno != 0 {
+		return "", errno
+	}
+	var info [128]byte                       // siginfo_t
+	*(*int32)(unsafe.Pointer(&info[8])) = -1 // SI_QUEUE
+	for i := range n {
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(os.Getpid()), uintptr(unix.Gettid()), number, uintptr(unsafe.Pointer(&info)), 0, 0); errno != 0 {
+			return "", fmt.Errorf("%w after %d", errno, i)
+		}
+	}
+	return fmt.Sprintf("%d signals", n), nil
+}
+
+// namespacesMany makes so many of the cheapest kind in a user namespace of its own.
+func namespacesMany(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	l := unix.Rlimit{Cur: uint64(n + 64), Max: uint64(n + 64)}
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &l) // the child's exit status tells
+	name := append([]byte("/proc/self/ns/uts"), 0)
+	at := ^uintptr(99) // AT_FDCWD
+	r, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_NEWUSER|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 {
+		return "", errno
+	}
+	if r == 0 { // one thread, in which Go's runtime does not work
+		for range n {
+			if _, _, errno := unix.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWUTS, 0, 0); errno != 0 {
+				unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(errno), 0, 0)
+			}
+			if _, _, errno := unix.RawSyscall6(unix.SYS_OPENAT, at, uintptr(unsafe.Pointer(&name[0])), unix.O_RDONLY, 0, 0, 0); errno != 0 {
+				unix.RawSyscall(unix.SYS_EXIT_GROUP, 255, 0, 0)
+			}
+		}
+		unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+	}
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(int(r), &ws, 0, nil); err != nil {
+		return "", err
+	}
+	if ws.ExitStatus() != 0 {
+		return "", fmt.Errorf("a namespace: %w", unix.Errno(ws.ExitStatus()))
+	}
+	return fmt.Sprintf("%d namespaces", n), nil
+}
+
+// foreground makes itself the group that a terminal of the devpts with the given
+// device number takes keys and signals for, or takes the terminal for its session.
+func foreground(args []string) (string, error) {
+	signal.Ignore(unix.SIGTTOU)
+	fds := []int{0, 1, 2}
+	if fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+		fds = append(fds, fd)
+	}
+	for _, fd := range fds {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil || fmt.Sprint(st.Dev) != args[0] {
+			continue // not the caller's
+		}
+		if unix.IoctlSetPointerInt(fd, unix.TIOCSPGRP, unix.Getpgrp()) == nil {
+			return "the foreground of the caller's terminal", nil
+		}
+		if unix.IoctlSetInt(fd, unix.TIOCSCTTY, 1) == nil {
+			return "the caller's terminal", nil
+		}
+	}
+	return "", fmt.Errorf("no terminal of the caller's")
+}
+
+// setMM has the kernel show another program as its own (prctl(2), PR_SET_MM_MAP). What
+// else there is to the map is as it was.
+func setMM([]string) (string, error) {
+	b, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	f := strings.Fields(rest) // from the third field on, proc_pid_stat(5)
+	var m [13]uint64          // struct prctl_mm_map
+	for i, field := range []int{26, 27, 45, 46, 47, 0, 28, 48, 49, 50, 51} {
+		if field > 0 {
+			if m[i], err = strconv.ParseUint(f[field-3], 10, 64); err != nil {
+				return "", err
+			}
+		}
+	}
+	end, _, _ := unix.RawSyscall(unix.SYS_BRK, 0, 0, 0)
+	m[5] = uint64(end)
+	fd, err := unix.Open("/bin/sh", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	m[12] = uint64(fd) << 32     // behind the size of an auxiliary vector, 0
+	const setMM, setMap = 35, 14 // PR_SET_MM, PR_SET_MM_MAP
+	_, _, errno := unix.RawSyscall6(unix.SYS_PRCTL, setMM, setMap, uintptr(unsafe.Pointer(&m)), unsafe.Sizeof(m), 0, 0)
+	if errno == 0 || errno == unix.EBUSY { // the right is there, but not while the old one is mapped
+		return fmt.Sprintf("another /proc/self/exe: %v", errno), nil
+	}
+	return "", errno
+}
+
+// outlive does what a process can so that nobody ends it with its parent.
+func outlive([]string) (string, error) {
+	_, _ = unix.Setsid() // it may lead a group already
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0); err != nil {
+		return "", err
+	}
+	signal.Ignore()
+	fmt.Println("here")
+	time.Sleep(time.Minute)
+	return "a minute", nil
 }
