@@ -3,6 +3,7 @@ package helper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
@@ -192,9 +193,37 @@ func (l *Local) workerRecords(ctx context.Context, id policy.WorkerID) ([]ledger
 	return rs, nil
 }
 
-// lockFD is where a sandbox's PID 1 holds its Worker's lock: the first of
-// nsexec.Spec.Hold.
-const lockFD = nsexec.FirstHold
+// initDescriptors bounds the numbers that the descriptors of a sandbox's PID 1 have, of
+// this version and of any other.
+const initDescriptors = 64
+
+// initDescriptor is the descriptor of a PID 1 that is what is looked for. A Worker lives
+// on under an upgrade, and its PID 1 has its descriptors where the version that started
+// it put them; so a number is where the search begins, and proves nothing.
+// What it is not is left as it is: nothing may wait on it or make it block.
+func initDescriptor(pidfd *os.File, likely int, is func(fd int) bool) (*os.File, error) {
+	try := func(n int) (*os.File, error) {
+		fd, err := unix.PidfdGetfd(int(pidfd.Fd()), n, 0)
+		if errors.Is(err, unix.EBADF) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, os.NewSyscallError("pidfd_getfd", err)
+		}
+		if !is(fd) {
+			return nil, unix.Close(fd)
+		}
+		return os.NewFile(uintptr(fd), "descriptor of PID 1"), nil
+	}
+	f, err := try(likely)
+	for n := 0; n < initDescriptors && f == nil && err == nil; n++ {
+		f, err = try(n)
+	}
+	if f == nil && err == nil {
+		err = fs.ErrNotExist
+	}
+	return f, err
+}
 
 // initOf returns a pidfd of a live Worker's PID 1, for entering its namespaces. What
 // records say is not enough for that, nor is a number: the process must hold the
@@ -228,7 +257,8 @@ func (l *Local) initOf(ctx context.Context, id policy.WorkerID) (*os.File, error
 		if live, lerr := l.lockHeld(id); ended || lerr == nil && !live {
 			return nil, policy.Errorf(policy.CodeWorkerNotRunning, op, "the worker %s has ended", id)
 		}
-		return nil, policy.Errorf(policy.CodeWorkerNotRunning, op, "the process of worker %s cannot be proved to be its own", id).Because(proof)
+		return nil, policy.Errorf(policy.CodeInternal, op, "the process of worker %s cannot be proved to be its own", id).Because(proof).
+			WithHint("The Worker goes on and its outcome will be known; start another to look inside.")
 	}
 	if live, lerr := l.lockHeld(id); lerr != nil || !live {
 		return nil, err
@@ -239,18 +269,19 @@ func (l *Local) initOf(ctx context.Context, id policy.WorkerID) (*os.File, error
 	return nil, err
 }
 
-// heldLock is an error unless the process has the lock file open where a PID 1 has.
+// heldLock is an error unless the process has the lock file open.
 func heldLock(pidfd *os.File, want ledger.Identity) error {
-	fd, err := unix.PidfdGetfd(int(pidfd.Fd()), lockFD, 0)
+	if want.Ino == 0 {
+		return errors.New("there is no lock")
+	}
+	f, err := initDescriptor(pidfd, nsexec.FirstHold, func(fd int) bool {
+		var st unix.Stat_t
+		return unix.Fstat(fd, &st) == nil && ledger.Identity{Dev: st.Dev, Ino: st.Ino} == want
+	})
 	if err != nil {
-		return os.NewSyscallError("pidfd_getfd", err)
+		return fmt.Errorf("looking for its lock: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "lock")
-	defer f.Close()
-	if got := identify(f); got != want || want.Ino == 0 {
-		return errors.New("it holds another lock")
-	}
-	return nil
+	return f.Close()
 }
 
 // findInit looks through the processes for the PID 1 that holds a lock.
@@ -403,17 +434,15 @@ func (l *Local) Terminal(ctx context.Context, id policy.WorkerID) (*os.File, err
 		return nil, err
 	}
 	defer init.Close()
-	fd, err := unix.PidfdGetfd(int(init.Fd()), nsexec.TerminalFD, 0)
-	if err != nil && !errors.Is(err, unix.EBADF) {
-		return nil, policy.Errorf(policy.CodeInternal, op, "the worker's terminal cannot be taken").Because(os.NewSyscallError("pidfd_getfd", err))
-	}
-	if err != nil {
+	f, err := initDescriptor(init, nsexec.TerminalFD, func(fd int) bool {
+		_, err := unix.IoctlGetInt(fd, unix.TIOCGPTN) // of a master only
+		return err == nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, policy.Errorf(policy.CodeWorkerNoTerminal, op, "the worker %s has no terminal", id)
 	}
-	f := os.NewFile(uintptr(fd), "terminal")
-	if _, err := unix.IoctlGetInt(fd, unix.TIOCGPTN); err != nil {
-		f.Close()
-		return nil, policy.Errorf(policy.CodeWorkerNoTerminal, op, "the worker %s has no terminal", id).Because(err)
+	if err != nil {
+		return nil, policy.Errorf(policy.CodeInternal, op, "the worker's terminal cannot be taken").Because(err)
 	}
 	return f, nil
 }

@@ -15,7 +15,8 @@ type IDMap = mounts.IDMap
 const DefaultID = 1000
 
 // InitName is all of the command line of every sandbox's PID 1. TerminalFD is
-// where it has the master of a resident terminal, FirstHold the first of Spec.Hold.
+// where it has the master of a resident terminal, FirstHold the first of Spec.Hold: in
+// this version, while a sandbox may be of an older one.
 const (
 	InitName   = "yoi-init"
 	TerminalFD = 4
