@@ -190,7 +190,7 @@ func (c *call) choices() *Choices {
 func (c *call) memberships() []Membership {
 	out := []Membership{}
 	for id, r := range c.who.roles {
-		if w, ok := c.b.cfg.Workspaces[id]; ok {
+		if w, ok := c.s.cfg.Workspaces[id]; ok {
 			out = append(out, Membership{ID: id, Title: w.Title, Role: r.String()})
 		}
 	}
@@ -233,7 +233,7 @@ func (c *call) refs(repo, part string, limit int) (RefList, error) {
 	if _, err := c.repository(repo); err != nil {
 		return out, err
 	}
-	id, err := c.b.register(c.ctx, c.wsID, repo)
+	id, err := c.s.register(c.ctx, c.wsID, repo)
 	if err != nil {
 		return out, err
 	}
@@ -521,7 +521,7 @@ func (c *call) getLogs() error {
 }
 
 func (c *call) usageOf(w Worker) Usage {
-	u := Usage{WorkerID: w.ID, Samples: c.b.usage.want(c.b, c.ws.Runtime, policy.WorkerID(w.ID), w.Live())}
+	u := Usage{WorkerID: w.ID, Samples: c.b.usage.want(c.b, c.rt(), policy.WorkerID(w.ID), w.Live())}
 	if u.Samples == nil {
 		u.Samples = []Sample{}
 	}

@@ -51,7 +51,7 @@ type identity struct {
 }
 
 func (c *call) cookieName() string {
-	if c.b.cfg.Listen.TLSCert != "" {
+	if c.b.tls {
 		return "__Host-yoi" // only over TLS, only from this very host
 	}
 	return "yoi"
@@ -70,7 +70,7 @@ func (c *call) authenticate() error {
 			if c.route.open {
 				return nil
 			}
-			return c.b.wrongSecret(c, "the token is unknown, expired or revoked")
+			return c.wrongSecret("the token is unknown, expired or revoked")
 		}
 		if err != nil {
 			return storeFailed(err)
@@ -97,8 +97,8 @@ func (c *call) authenticate() error {
 }
 
 // wrongSecret bounds how fast tokens can be tried.
-func (b *Backend) wrongSecret(c *call, why string) error {
-	if wait, ok := b.requests.take("wrong:" + remote(c.r)); !ok {
+func (c *call) wrongSecret(why string) error {
+	if wait, ok := c.s.requests.take("wrong:" + remote(c.r)); !ok {
 		c.w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds())+1))
 		return refuse(CodeRateLimited, "too many wrong tokens")
 	}
@@ -124,7 +124,7 @@ func isForm(r *http.Request) bool {
 // login checks a name and a password and begins a session.
 func (c *call) login(name, password string) error {
 	for _, key := range []string{"address:" + remote(c.r), "name:" + name} {
-		if wait, ok := c.b.logins.take(key); !ok {
+		if wait, ok := c.s.logins.take(key); !ok {
 			c.w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds())+1))
 			return refuse(CodeRateLimited, "too many logins were tried")
 		}
@@ -151,11 +151,11 @@ func (c *call) login(name, password string) error {
 		c.b.record(c.ctx, store.Act{Actor: policy.Printable(limitText(name, 64)), Action: "login", Outcome: string(CodeLoginFailed)})
 		return refuse(CodeLoginFailed, "the name or the password is wrong")
 	}
-	secret, err := c.b.store.AddSession(c.ctx, name, c.b.session)
+	secret, err := c.b.store.AddSession(c.ctx, name, c.s.session)
 	if err != nil {
 		return storeFailed(err)
 	}
-	c.setCookie(secret, int(c.b.session.Seconds()))
+	c.setCookie(secret, int(c.s.session.Seconds()))
 	c.b.record(c.ctx, store.Act{Actor: name, Action: "login", Outcome: "ok"})
 	return nil
 }
@@ -173,7 +173,7 @@ func (c *call) logout() error {
 func (c *call) setCookie(value string, maxAge int) {
 	http.SetCookie(c.w, &http.Cookie{
 		Name: c.cookieName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
-		Secure: c.b.cfg.Listen.TLSCert != "", SameSite: http.SameSiteLaxMode,
+		Secure: c.b.tls, SameSite: http.SameSiteLaxMode,
 	})
 }
 

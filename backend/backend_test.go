@@ -55,7 +55,7 @@ source = "/srv/canary/hello"
 		change(&cfg)
 	}
 	b := &bench{svc: &servicetest.Service{Logs: []byte("log\n")}, token: map[string]string{}}
-	if b.Backend, err = newBackend(t.Context(), cfg, slog.New(slog.DiscardHandler), map[string]runtime.Service{"local": b.svc}); err != nil {
+	if b.Backend, err = newBackend(t.Context(), cfg, slog.New(slog.DiscardHandler), func(string) runtime.Service { return b.svc }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -456,7 +456,7 @@ func (g gated) CreateWorkspace(ctx context.Context, req runtime.CreateWorkspaceR
 func TestAKeyOutlivesItsClient(t *testing.T) {
 	b := newBench(t, nil)
 	g := gated{b.svc, make(chan struct{}), make(chan struct{})}
-	b.runtimes["local"] = g
+	b.settings().runtimes["local"] = g
 	ctx, gone := context.WithCancel(t.Context())
 	post := func(ctx context.Context) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(ctx, "POST", "http://127.0.0.1:8420/api/w/default/execution-workspaces", strings.NewReader(`{"repository_id":"hello"}`))
@@ -485,17 +485,17 @@ func TestAKeyOutlivesItsClient(t *testing.T) {
 // TestAnInterruptedCreationGoesOn under the same key.
 func TestAnInterruptedCreationGoesOn(t *testing.T) {
 	b := newBench(t, nil)
-	b.runtimes["local"] = slow{b.svc}
+	b.settings().runtimes["local"] = slow{b.svc}
 	w := b.as("operator", "POST", "/api/w/default/execution-workspaces", `{"repository_id":"hello"}`, "Prefer", "respond-async")
 	if w.Code != 202 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	cfg := b.cfg
+	cfg := b.settings().cfg
 	if err := b.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	svc := &servicetest.Service{}
-	again, err := newBackend(t.Context(), cfg, slog.New(slog.DiscardHandler), map[string]runtime.Service{"local": svc})
+	again, err := newBackend(t.Context(), cfg, slog.New(slog.DiscardHandler), func(string) runtime.Service { return svc })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -362,6 +362,13 @@ func (w WorkspaceConfig) bounds() (policy.Limits, error) {
 // remote says whether a source is anything but a path of the Runtime's host.
 func (r RepositoryConfig) remote() bool { return !filepath.IsAbs(r.Source) }
 
+// Check looks at what the configuration names on this host: the store's place, and the
+// TLS key pair.
+func (c Config) Check() error {
+	_, err := c.Listen.certificate()
+	return errors.Join(c.CheckStore(), err)
+}
+
 // CheckStore refuses a store that lies where others write: below a Runtime root,
 // or in the working tree of a repository that Workers are given.
 func (c Config) CheckStore() error {

@@ -71,6 +71,18 @@ func (h *creationHub) count(ws string) (n int) {
 	return n
 }
 
+// underWay is how many are.
+func (h *creationHub) underWay() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.all {
+		if r.v.State == string(store.CreationRunning) {
+			n++
+		}
+	}
+	return n
+}
+
 // of are a workspace's that are under way, or failed of late.
 func (h *creationHub) of(ws string) []Creation {
 	h.mu.Lock()
@@ -159,7 +171,7 @@ func (c *call) begin(req CreateRequest) (*running, error) {
 	if err := c.b.store.AddCreation(c.ctx, rec); err != nil {
 		return nil, storeFailed(err)
 	}
-	return c.b.start(rec), nil
+	return c.b.start(c.s, rec), nil
 }
 
 // resume goes on with the creations that an earlier process left.
@@ -168,18 +180,19 @@ func (b *Backend) resume(ctx context.Context) error {
 	if err != nil {
 		return storeFailed(err)
 	}
+	s := b.settings()
 	for _, rec := range left {
-		if _, ok := b.cfg.Workspaces[rec.Workspace]; ok {
-			b.start(rec)
+		if _, ok := s.cfg.Workspaces[rec.Workspace]; ok {
+			b.start(s, rec)
 		}
 	}
 	return nil
 }
 
-func (b *Backend) start(rec store.Creation) *running {
+func (b *Backend) start(s *settings, rec store.Creation) *running {
 	r := b.creations.begin(rec.Workspace, creationOf(rec))
 	b.behind.Go(func() {
-		v, err := b.make(b.running, rec, r)
+		v, err := b.make(b.running, s, rec, r)
 		if b.running.Err() != nil && err != nil {
 			return // the next process goes on
 		}
@@ -214,18 +227,18 @@ func (b *Backend) start(rec store.Creation) *running {
 const progressEvery = 100 * time.Millisecond
 
 // make has the workspace's Runtime make what the creation asks for.
-func (b *Backend) make(ctx context.Context, rec store.Creation, r *running) (runtime.Workspace, error) {
+func (b *Backend) make(ctx context.Context, s *settings, rec store.Creation, r *running) (runtime.Workspace, error) {
 	var o order
 	if err := json.Unmarshal([]byte(rec.Request), &o); err != nil {
 		return runtime.Workspace{}, storeFailed(err)
 	}
 	b.step(r, "register", 2)
-	id, err := b.register(ctx, rec.Workspace, string(o.Runtime.Repositories[0].RepositoryID))
+	id, err := s.register(ctx, rec.Workspace, string(o.Runtime.Repositories[0].RepositoryID))
 	if err != nil {
 		return runtime.Workspace{}, err
 	}
 	o.Runtime.Repositories[0].RepositoryID = id
-	rt := b.runtimes[b.cfg.Workspaces[rec.Workspace].Runtime]
+	rt := s.runtimes[s.cfg.Workspaces[rec.Workspace].Runtime]
 	done := make(chan struct{})
 	defer close(done)
 	b.behind.Go(func() { b.watch(ctx, rt, o.Runtime.IdempotencyKey, r, done) })

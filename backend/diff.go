@@ -77,7 +77,7 @@ func (c *call) diff(id string) (Diff, error) {
 		if r.FileCount > 0 {
 			var b bytes.Buffer
 			_, err := c.rt().ExportWorkspace(c.ctx, v.ID, runtime.ExportRequest{
-				Format: runtime.ExportPatch, RepositoryID: r.RepositoryID, MaxBytes: c.b.cfg.Limits.DiffBytes,
+				Format: runtime.ExportPatch, RepositoryID: r.RepositoryID, MaxBytes: c.s.cfg.Limits.DiffBytes,
 			}, &b)
 			switch {
 			case errors.Is(err, policy.CodeResultTooLarge):

@@ -76,7 +76,7 @@ const (
 )
 
 // want returns what there is and goes on sampling as long as somebody asks.
-func (u *usageBook) want(b *Backend, rt string, w policy.WorkerID, live bool) []Sample {
+func (u *usageBook) want(b *Backend, rt runtime.Service, w policy.WorkerID, live bool) []Sample {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.all == nil {
@@ -113,7 +113,7 @@ func (u *usageBook) forget() {
 	}
 }
 
-func (u *usageBook) follow(b *Backend, rt string, w policy.WorkerID, v *usageOf) {
+func (u *usageBook) follow(b *Backend, rt runtime.Service, w policy.WorkerID, v *usageOf) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	defer func() {
@@ -122,7 +122,7 @@ func (u *usageBook) follow(b *Backend, rt string, w policy.WorkerID, v *usageOf)
 		u.mu.Unlock()
 	}()
 	for {
-		got, err := b.runtimes[rt].WorkerUsage(b.running, w)
+		got, err := rt.WorkerUsage(b.running, w)
 		if err != nil {
 			return // it has ended, or this Runtime cannot tell
 		}

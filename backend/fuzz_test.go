@@ -31,7 +31,7 @@ func FuzzRequests(f *testing.F) {
 		r := httptest.NewRequestWithContext(context.Background(), "POST", "http://127.0.0.1:8420"+paths[int(which)%len(paths)], strings.NewReader(string(body)))
 		r.Header["Content-Type"] = []string{media}
 		r.Header.Set("Authorization", "Bearer "+b.token["operator"])
-		b.requests = newLimiter(1e6, 1e6)
+		b.settings().requests = newLimiter(1e6, 1e6)
 		w := httptest.NewRecorder()
 		b.ServeHTTP(w, r)
 		var v map[string]any
@@ -49,7 +49,7 @@ func FuzzRequests(f *testing.F) {
 // allowed holds what a Runtime is asked for to the configuration.
 func (b *bench) allowed(t *testing.T, req runtime.CreateWorkspaceRequest) {
 	t.Helper()
-	ws := b.cfg.Workspaces["default"]
+	ws := b.settings().cfg.Workspaces["default"]
 	n := req.Sandbox.Network
 	for _, c := range []struct {
 		got  string
@@ -83,7 +83,7 @@ func FuzzPages(f *testing.F) {
 	b.person(f, "ada", "operator")
 	cookie, csrf := b.login(f, "ada")
 	f.Fuzz(func(t *testing.T, which uint8, form string) {
-		b.requests = newLimiter(1e6, 1e6)
+		b.settings().requests = newLimiter(1e6, 1e6)
 		w := b.do("POST", paths[int(which)%len(paths)], form+"&csrf="+url.QueryEscape(csrf), "Cookie", cookie, "Content-Type", "application/x-www-form-urlencoded", "Accept", "text/html")
 		page := w.Body.String()
 		if w.Code != http.StatusSeeOther && !strings.Contains(page, "</html>") || w.Code >= 500 {

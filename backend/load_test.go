@@ -102,7 +102,7 @@ func TestManyClientsLeaveNothing(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := len(b.streams); n != 0 {
+	if n := len(b.settings().streams); n != 0 {
 		t.Errorf("%d streams hold their places", n)
 	}
 	deadline := time.Now().Add(20 * time.Second)

@@ -81,13 +81,20 @@ func (c Config) private() []string {
 		list = append(list, home)
 	}
 	list = slices.DeleteFunc(list, func(s string) bool { return len(s) < 4 }) // "/", "/run"
-	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })   // the longest first
+	slices.SortFunc(list, longestFirst)
 	return slices.Compact(list)
+}
+
+func longestFirst(a, b string) int {
+	if n := len(b) - len(a); n != 0 {
+		return n
+	}
+	return strings.Compare(a, b)
 }
 
 // scrub takes private texts out of what is shown.
 func (b *Backend) scrub(s string) string {
-	for _, p := range b.private {
+	for _, p := range b.settings().private {
 		if strings.Contains(s, p) {
 			s = strings.ReplaceAll(s, p, "…")
 		}

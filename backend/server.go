@@ -7,12 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"yoi.dev/yoi-runtime/api"
@@ -23,21 +23,17 @@ import (
 
 // Backend answers a configuration's workspaces.
 type Backend struct {
-	cfg      Config
-	store    *store.Store
-	log      *slog.Logger
-	runtimes map[string]runtime.Service
-	routes   []route
-	private  []string
-	hosts    map[string]bool
-	cross    *http.CrossOriginProtection
-	session  time.Duration
+	store   *store.Store
+	log     *slog.Logger
+	routes  []route
+	connect func(socket string) runtime.Service
+	tls     bool          // what it serves with does not change
+	hashing chan struct{} // who computes a password hash: 64 MiB each
 
-	requests, logins *limiter
-	hashing          chan struct{} // who computes a password hash: 64 MiB each
-	streams          chan struct{}
+	inForce   atomic.Pointer[settings]
+	amiss     atomic.Pointer[string] // what is not in force, and why
+	reloading sync.Mutex
 
-	names     repositoryNames
 	actors    actorBook
 	creations creationHub
 	disks     diskCache
@@ -52,50 +48,21 @@ type Backend struct {
 
 // New opens the store and prepares the server; Serve runs it.
 func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
-	runtimes := make(map[string]runtime.Service, len(cfg.Runtimes))
-	for id, r := range cfg.Runtimes {
-		runtimes[id] = api.NewClient(r.Socket)
-	}
-	return newBackend(ctx, cfg, log, runtimes)
+	return newBackend(ctx, cfg, log, dial)
 }
 
-func newBackend(ctx context.Context, cfg Config, log *slog.Logger, runtimes map[string]runtime.Service) (*Backend, error) {
-	if err := cfg.CheckStore(); err != nil {
+func newBackend(ctx context.Context, cfg Config, log *slog.Logger, connect func(string) runtime.Service) (*Backend, error) {
+	set, err := newSettings(cfg, connect, nil)
+	if err != nil {
 		return nil, err
 	}
 	s, err := store.Open(ctx, cfg.Store)
 	if err != nil {
 		return nil, refuse(CodeStoreFailed, "the store cannot be opened").Because(err)
 	}
-	b := &Backend{
-		cfg: cfg, store: s, log: log, runtimes: runtimes, routes: routes(), private: cfg.private(),
-		cross:    http.NewCrossOriginProtection(),
-		requests: newLimiter(cfg.Limits.RequestsPerSecond, cfg.Limits.Burst),
-		logins:   newLimiter(cfg.Limits.LoginsPerMinute/60, int(max(cfg.Limits.LoginsPerMinute, 1))),
-		hashing:  make(chan struct{}, 2),
-		streams:  make(chan struct{}, cfg.Limits.Streams),
-	}
-	b.session, _ = time.ParseDuration(cfg.Sessions.Lifetime) // checked
+	b := &Backend{store: s, log: log, routes: routes(), connect: connect, tls: set.cert != nil, hashing: make(chan struct{}, 2)}
+	b.inForce.Store(set)
 	b.running, b.stop = context.WithCancel(context.Background())
-	b.hosts = make(map[string]bool)
-	for _, o := range cfg.Listen.Origins {
-		u, err := url.Parse(o)
-		if err == nil {
-			err = b.cross.AddTrustedOrigin(o)
-		}
-		if err != nil {
-			return nil, errors.Join(configError("the origin %q is not valid", policy.Printable(o)), s.Close())
-		}
-		b.hosts[strings.ToLower(u.Hostname())] = true
-	}
-	if host, _, err := net.SplitHostPort(cfg.Listen.Address); err == nil {
-		b.hosts[host] = true
-		if loopback(host) {
-			for _, h := range []string{"localhost", "127.0.0.1", "::1"} {
-				b.hosts[h] = true
-			}
-		}
-	}
 	b.http = &http.Server{
 		Handler:           b,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -103,7 +70,9 @@ func newBackend(ctx context.Context, cfg Config, log *slog.Logger, runtimes map[
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return b.settings().cert, nil
+		}},
 	}
 	if err := b.resume(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -111,10 +80,12 @@ func newBackend(ctx context.Context, cfg Config, log *slog.Logger, runtimes map[
 	return b, nil
 }
 
+func (b *Backend) settings() *settings { return b.inForce.Load() }
+
 // Listen opens the configured address or socket. A socket that nobody listens on
 // any more is replaced.
 func (b *Backend) Listen() (net.Listener, error) {
-	l := b.cfg.Listen
+	l := b.settings().cfg.Listen
 	if l.Socket == "" {
 		return net.Listen("tcp", l.Address)
 	}
@@ -139,8 +110,8 @@ func (b *Backend) Listen() (net.Listener, error) {
 // Serve answers on l until Shutdown.
 func (b *Backend) Serve(l net.Listener) error {
 	var err error
-	if b.cfg.Listen.TLSCert != "" {
-		err = b.http.ServeTLS(l, b.cfg.Listen.TLSCert, b.cfg.Listen.TLSKey)
+	if b.tls {
+		err = b.http.ServeTLS(l, "", "")
 	} else {
 		err = b.http.Serve(l)
 	}
@@ -154,12 +125,13 @@ func (b *Backend) Serve(l net.Listener) error {
 // closes the store. Creations that are under way go on at the next start.
 func (b *Backend) Shutdown(ctx context.Context) error {
 	b.stop()
+	b.settings().end()
 	err := b.http.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(err, b.http.Close())
 	}
 	b.behind.Wait()
-	for _, r := range b.runtimes {
+	for _, r := range b.settings().runtimes {
 		if c, ok := r.(*api.Client); ok {
 			err = errors.Join(err, c.Close())
 		}
@@ -170,6 +142,7 @@ func (b *Backend) Shutdown(ctx context.Context) error {
 // call is one request on its way.
 type call struct {
 	b     *Backend
+	s     *settings
 	w     http.ResponseWriter
 	r     *http.Request
 	ctx   context.Context
@@ -199,7 +172,7 @@ func (b *Backend) headers(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
 	h.Set("Cache-Control", "no-store")
-	if b.cfg.Listen.TLSCert != "" {
+	if b.tls {
 		h.Set("Strict-Transport-Security", "max-age=31536000")
 	}
 }
@@ -207,7 +180,7 @@ func (b *Backend) headers(h http.Header) {
 // ServeHTTP answers one request.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	c := &call{b: b, w: w, r: r, ctx: r.Context(), instance: "urn:yoi:request:" + policy.NewID("")}
+	c := &call{b: b, s: b.settings(), w: w, r: r, ctx: r.Context(), instance: "urn:yoi:request:" + policy.NewID("")}
 	b.headers(w.Header())
 	err := b.serve(c)
 	if errors.Is(err, http.ErrAbortHandler) {
@@ -245,7 +218,7 @@ func (b *Backend) serve(c *call) (err error) {
 			err = refuse(policy.CodeInternal, "an unexpected error stopped the request")
 		}
 	}()
-	if err := b.checkHost(c.r); err != nil {
+	if err := c.s.checkHost(c.r); err != nil {
 		return err
 	}
 	if err := c.find(); err != nil {
@@ -263,15 +236,15 @@ func (b *Backend) serve(c *call) (err error) {
 // checkHost refuses names that are not ours: a hostile site whose name resolves to
 // this address would have a browser of ours talk to us in its name (DNS
 // rebinding). A socket without origins is behind a proxy that sees to it.
-func (b *Backend) checkHost(r *http.Request) error {
-	if len(b.hosts) == 0 {
+func (s *settings) checkHost(r *http.Request) error {
+	if len(s.hosts) == 0 {
 		return nil
 	}
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	if b.hosts[strings.ToLower(strings.Trim(host, "[]"))] {
+	if s.hosts[strings.ToLower(strings.Trim(host, "[]"))] {
 		return nil
 	}
 	return refuse(CodeHostRefused, "the server does not answer under the name of the request")
@@ -299,10 +272,10 @@ func (c *call) find() (err error) {
 		}
 	}
 	if !c.safe() {
-		if err := c.b.cross.Check(c.r); err != nil {
+		if err := c.s.cross.Check(c.r); err != nil {
 			return refuse(CodeOriginRefused, "the request comes from another site").Because(err)
 		}
-		c.r.Body = http.MaxBytesReader(c.w, c.r.Body, c.b.cfg.Limits.BodyBytes)
+		c.r.Body = http.MaxBytesReader(c.w, c.r.Body, c.s.cfg.Limits.BodyBytes)
 	}
 	c.key, err = c.route.key(c.r.Header)
 	return err
@@ -317,7 +290,7 @@ func (c *call) admit() error {
 		who = c.who.name
 	}
 	if !c.route.free {
-		if wait, ok := c.b.requests.take(who); !ok {
+		if wait, ok := c.s.requests.take(who); !ok {
 			c.w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds())+1))
 			return refuse(CodeRateLimited, "more requests than the server answers for one client")
 		}
@@ -335,7 +308,7 @@ func (c *call) admit() error {
 		return nil
 	}
 	role, member := c.who.roles[c.wsID]
-	ws, configured := c.b.cfg.Workspaces[c.wsID]
+	ws, configured := c.s.cfg.Workspaces[c.wsID]
 	if !member || !configured { // the same answer: a stranger learns nothing
 		return refuse(CodeWorkspaceUnknown, "there is no workspace of that name for you")
 	}
@@ -356,7 +329,7 @@ func remote(r *http.Request) string {
 }
 
 // rt is the Runtime of the call's workspace.
-func (c *call) rt() runtime.Service { return c.b.runtimes[c.ws.Runtime] }
+func (c *call) rt() runtime.Service { return c.s.runtimes[c.ws.Runtime] }
 
 // fail answers with a problem document, or a page that says the same.
 func (c *call) fail(err error) int {

@@ -42,12 +42,12 @@ const keepAlive = 15 * time.Second
 // openStream takes one of the places for live streams and begins the answer.
 func (c *call) openStream() (*stream, error) {
 	select {
-	case c.b.streams <- struct{}{}:
+	case c.s.streams <- struct{}{}:
 	default:
-		return nil, refuse(CodeStreamsExhausted, "there are %d live streams already", cap(c.b.streams))
+		return nil, refuse(CodeStreamsExhausted, "there are %d live streams already", cap(c.s.streams))
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
-	unhook := context.AfterFunc(c.b.running, cancel)
+	unhook, outlived := context.AfterFunc(c.b.running, cancel), context.AfterFunc(c.s.over, cancel)
 	s := &stream{c: c, ctx: ctx}
 	c.unhurried()
 	c.sent = true
@@ -76,8 +76,9 @@ func (c *call) openStream() (*stream, error) {
 		close(done)
 		<-beat
 		unhook()
+		outlived()
 		cancel()
-		<-c.b.streams
+		<-c.s.streams
 	}
 	if err := s.write([]byte(": open\n\n")); err != nil {
 		s.stop() // a client that is gone takes no place

@@ -87,7 +87,7 @@ func (c *call) page(title, nav string, data any) page {
 	p := page{Title: title, Nav: nav, Data: data}
 	if c.who != nil {
 		p.Who, p.CSRF = c.who.name, c.who.csrf
-		if w, ok := c.b.cfg.Workspaces[c.wsID]; ok && c.who.roles[c.wsID] != 0 {
+		if w, ok := c.s.cfg.Workspaces[c.wsID]; ok && c.who.roles[c.wsID] != 0 {
 			p.Workspace, p.Name, p.Role = c.wsID, w.Title, c.who.roles[c.wsID].String()
 		}
 	}
@@ -383,7 +383,7 @@ func (c *call) detail(id string) (detailData, error) {
 		return err == nil
 	}
 	if !d.V.Gone() {
-		c.b.disks.want(c.b, c.ws.Runtime, v.ID)
+		c.b.disks.want(c.b, c.rt(), v.ID)
 	}
 	d.Workers, err = c.workers(workspaceFilter{Limit: 100}, id)
 	note(err)

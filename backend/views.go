@@ -190,7 +190,7 @@ func (b *Backend) pointsOf(ws string, points []policy.RepositoryPoint) []Point {
 	out := make([]Point, 0, len(points))
 	for _, p := range points {
 		out = append(out, Point{
-			RepositoryID: b.names.configured(ws, p.RepositoryID), CommitID: p.CommitID, TreeID: p.TreeID,
+			RepositoryID: b.settings().names.configured(ws, p.RepositoryID), CommitID: p.CommitID, TreeID: p.TreeID,
 			Selector: p.Selector.String(), Subject: p.Subject, CommittedAt: p.CommittedAt, ResolvedAt: p.ResolvedAt, Scope: p.Scope,
 		})
 	}
@@ -258,7 +258,7 @@ func (b *Backend) evidenceOf(ws string, v runtime.Evidence) Evidence {
 		Files: v.Files, Bytes: v.Bytes, CreatedAt: v.CreatedAt, Timings: v.Timings, Notices: b.scrubbed(v.Diagnostics),
 	}
 	for _, c := range v.Changes {
-		e.Changes = append(e.Changes, Change{RepositoryID: b.names.configured(ws, c.RepositoryID), Kind: string(c.Kind), Digest: c.Digest, Files: c.Files, Bytes: c.Bytes})
+		e.Changes = append(e.Changes, Change{RepositoryID: b.settings().names.configured(ws, c.RepositoryID), Kind: string(c.Kind), Digest: c.Digest, Files: c.Files, Bytes: c.Bytes})
 	}
 	return e
 }

@@ -64,22 +64,22 @@ func (c *call) repository(id string) (RepositoryConfig, error) {
 
 // register sees that the workspace's Runtime has a repository, and returns its id
 // there. A changed source under an id that is taken goes under the workspace's name.
-func (b *Backend) register(ctx context.Context, ws, id string) (policy.RepositoryID, error) {
-	if rt, ok := b.names.known(ws, id); ok {
+func (s *settings) register(ctx context.Context, ws, id string) (policy.RepositoryID, error) {
+	if rt, ok := s.names.known(ws, id); ok {
 		return rt, nil
 	}
-	w := b.cfg.Workspaces[ws]
+	w := s.cfg.Workspaces[ws]
 	r := w.Repositories[id]
 	req := runtime.AddRepositoryRequest{ID: policy.RepositoryID(id), Source: r.Source, Options: policy.RepositoryOptions{Filter: policy.ObjectFilter(r.Filter)}}
-	got, err := b.runtimes[w.Runtime].AddRepository(ctx, req)
+	got, err := s.runtimes[w.Runtime].AddRepository(ctx, req)
 	if errors.Is(err, policy.CodeRepositoryExists) {
 		req.ID = policy.RepositoryID(ws + "-" + id)
-		got, err = b.runtimes[w.Runtime].AddRepository(ctx, req)
+		got, err = s.runtimes[w.Runtime].AddRepository(ctx, req)
 	}
 	if err != nil {
 		return "", err
 	}
-	b.names.learn(ws, id, got.ID)
+	s.names.learn(ws, id, got.ID)
 	return got.ID, nil
 }
 
@@ -119,7 +119,7 @@ func (c *call) list(f workspaceFilter) (ExecutionWorkspaceList, error) {
 		if _, ok := c.ws.Repositories[f.Repository]; !ok {
 			return ExecutionWorkspaceList{}, refuse(policy.CodeRepositoryUnknown, "the workspace has no repository %q", policy.Printable(limitText(f.Repository, 64)))
 		}
-		rt, err := c.b.register(c.ctx, c.wsID, f.Repository)
+		rt, err := c.s.register(c.ctx, c.wsID, f.Repository)
 		if err != nil {
 			return ExecutionWorkspaceList{}, err
 		}
@@ -135,7 +135,7 @@ func (c *call) list(f workspaceFilter) (ExecutionWorkspaceList, error) {
 			continue
 		}
 		if v.Status != runtime.WorkspaceRemoved {
-			c.b.disks.want(c.b, c.ws.Runtime, v.ID)
+			c.b.disks.want(c.b, c.rt(), v.ID)
 		}
 		out.Items = append(out.Items, c.b.summary(c.ctx, c.wsID, v))
 	}
@@ -175,7 +175,7 @@ func (d *diskCache) put(id policy.AllocationID, v Disk) {
 }
 
 // want has a measurement made unless there is a fresh one.
-func (d *diskCache) want(b *Backend, rt string, id policy.AllocationID) {
+func (d *diskCache) want(b *Backend, rt runtime.Service, id policy.AllocationID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.busy == nil {
@@ -197,7 +197,7 @@ func (d *diskCache) want(b *Backend, rt string, id policy.AllocationID) {
 		case <-b.running.Done():
 			return
 		}
-		if v, err := b.runtimes[rt].WorkspaceDisk(b.running, id); err == nil {
+		if v, err := rt.WorkspaceDisk(b.running, id); err == nil {
 			d.put(id, diskOf(v))
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	unitbus "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
@@ -48,14 +49,20 @@ func Own() *Manager {
 	return nil
 }
 
-// Manager is the host's service manager. It connects when it is first needed, and
-// again after the manager was executed anew. Its methods may be called at once.
+// restAfter is how long a connection that nobody needs is kept for the next launch.
+const restAfter = 30 * time.Second
+
+// Manager is the host's service manager. It connects when it is needed, and again after
+// the manager was executed anew. Who is connected is told of all units of the host, and
+// woken up by it; so what nobody needs is given up. Its methods may be called at once.
 type Manager struct {
 	// Socket is where it answers without a bus; "" is the system's.
 	Socket string
 
-	mu   sync.Mutex
-	conn *dbus.Conn
+	mu    sync.Mutex
+	conn  *dbus.Conn
+	users int         // calls under way
+	rest  *time.Timer // since the last of them
 	// seen outlives a connection: what was told once stays true.
 	seen signals
 }
@@ -128,6 +135,13 @@ func (s *signals) wasStopped(p dbus.ObjectPath) bool {
 	return s.stopping[p]
 }
 
+// needed reports whether anybody waits for what the manager tells.
+func (s *signals) needed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.started)+len(s.stopping) > 0
+}
+
 func (s *signals) forget(p dbus.ObjectPath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,19 +152,51 @@ func (s *signals) forget(p dbus.ObjectPath) {
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.rest != nil {
+		m.rest.Stop()
+	}
 	if m.conn == nil {
 		return nil
 	}
 	return m.conn.Close()
 }
 
-// connection is a live one.
-func (m *Manager) connection() (*dbus.Conn, error) {
+// use is a live connection, which stays until done is called.
+func (m *Manager) use() (c *dbus.Conn, done func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.conn != nil && m.conn.Connected() {
-		return m.conn, nil
+	if m.conn == nil || !m.conn.Connected() {
+		if m.conn, err = m.dial(); err != nil {
+			return nil, nil, err
+		}
 	}
+	m.users++
+	return m.conn, m.done, nil
+}
+
+func (m *Manager) done() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.users--
+	if m.rest == nil {
+		m.rest = time.AfterFunc(restAfter, m.leave)
+	}
+	m.rest.Reset(restAfter)
+}
+
+// leave ends the connection unless somebody needs it. Whoever does so now calls done
+// later.
+func (m *Manager) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conn == nil || m.users > 0 || m.seen.needed() {
+		return
+	}
+	_ = m.conn.Close() // the next one dials
+	m.conn = nil
+}
+
+func (m *Manager) dial() (*dbus.Conn, error) {
 	c, err := dbus.Dial("unix:path="+cmp.Or(m.Socket, privateSocket), dbus.WithSignalHandler(&m.seen))
 	if err != nil {
 		return nil, unavailable(err)
@@ -160,7 +206,6 @@ func (m *Manager) connection() (*dbus.Conn, error) {
 		c.Close()
 		return nil, unavailable(err)
 	}
-	m.conn = c
 	return c, nil
 }
 
@@ -170,10 +215,11 @@ func unavailable(err error) error {
 
 // call calls a method of the manager's own object.
 func (m *Manager) call(ctx context.Context, method string, args ...any) error {
-	c, err := m.connection()
+	c, done, err := m.use()
 	if err != nil {
 		return err
 	}
+	defer done()
 	call := c.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1").CallWithContext(ctx, manager+"."+method, 0, args...)
 	if call.Err != nil {
 		d := policy.Errorf(policy.CodeServiceManager, "systemd.scope", "the service manager refuses").With("method", method)
@@ -196,10 +242,11 @@ func named(err error, name string) bool {
 
 // property reads one property of a unit.
 func (m *Manager) property(ctx context.Context, name, iface, property string) (string, error) {
-	c, err := m.connection()
+	c, done, err := m.use()
 	if err != nil {
 		return "", err
 	}
+	defer done()
 	var v dbus.Variant
 	call := c.Object("org.freedesktop.systemd1", pathOf(name)).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, iface, property)
 	if err := call.Store(&v); err != nil {

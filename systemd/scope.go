@@ -94,7 +94,7 @@ func (m *Manager) limitSlice(ctx context.Context, a policy.AllocationID, l cgrou
 }
 
 // Start puts a process into a new scope for a Worker, and returns when it is in there.
-func (m *Manager) Start(ctx context.Context, w policy.WorkerID, a policy.AllocationID, s cgroup.Scope, pid int) error {
+func (m *Manager) Start(ctx context.Context, w policy.WorkerID, a policy.AllocationID, s cgroup.Scope, pid int) (err error) {
 	if len(s.Workspace.Controllers()) > 0 {
 		if err := m.limitSlice(ctx, a, s.Workspace); err != nil {
 			return err
@@ -104,7 +104,12 @@ func (m *Manager) Start(ctx context.Context, w policy.WorkerID, a policy.Allocat
 	m.seen.await(name, done)
 	defer m.seen.await(name, nil)
 	m.seen.watch(pathOf(name))
-	err := m.call(ctx, "StartTransientUnit", name, "fail", properties(w, a, s, pid), []unitbus.PropertyCollection{})
+	defer func() {
+		if err != nil {
+			m.seen.forget(pathOf(name))
+		}
+	}()
+	err = m.call(ctx, "StartTransientUnit", name, "fail", properties(w, a, s, pid), []unitbus.PropertyCollection{})
 	if err != nil {
 		return err
 	}
@@ -148,7 +153,10 @@ func (m *Manager) Join(ctx context.Context, w policy.WorkerID, pid int) error {
 // Watch has End know of what happens to a Worker's scope from now on.
 func (m *Manager) Watch(w policy.WorkerID) error {
 	m.seen.watch(pathOf(ScopeName(w)))
-	_, err := m.connection() // signals come to who is connected
+	_, done, err := m.use() // signals come to who is connected
+	if err == nil {
+		done()
+	}
 	return err
 }
 

@@ -7,17 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
+	"sync"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/backend"
 	"yoi.dev/yoi-runtime/backend/store"
 	"yoi.dev/yoi-runtime/internal/journal"
+	"yoi.dev/yoi-runtime/internal/notify"
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/runtime"
 )
@@ -109,7 +111,7 @@ func (a *app) check() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load()
 			if err == nil {
-				err = cfg.CheckStore()
+				err = cfg.Check()
 			}
 			if err == nil {
 				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
@@ -154,20 +156,43 @@ func (a *app) serve() *cobra.Command {
 				at = scheme + "://" + l.Addr().String()
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), at)
-			served := make(chan error, 1)
-			go func() { served <- b.Serve(l) }()
-			if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-				log.Warn("systemd not notified", "error", err)
-			}
-			select {
-			case err := <-served:
-				return errors.Join(err, b.Shutdown(context.Background()))
-			case <-cmd.Context().Done():
-			}
-			_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping) // nobody is there to be told otherwise
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			defer cancel()
-			return errors.Join(b.Shutdown(ctx), <-served)
+			return a.answer(cmd.Context(), b, l, log.Logger)
 		},
 	}
+}
+
+// answer serves until ctx ends, and tells the service manager how it goes.
+func (a *app) answer(ctx context.Context, b *backend.Backend, l net.Listener, log *slog.Logger) error {
+	served := make(chan error, 1)
+	go func() { served <- b.Serve(l) }()
+	manager := &notify.Manager{Log: log, Check: func(ctx context.Context) (string, error) { return b.Alive(ctx, l) }}
+	manager.Ready()
+	background, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	changed := make(chan struct{}, 1)
+	wg.Go(func() { manager.KeepAlive(background, func() <-chan struct{} { return changed }) })
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, unix.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case err := <-served:
+			return errors.Join(err, b.Shutdown(context.Background()))
+		case <-hup:
+			_ = manager.Reload(func() error { return b.Reload(a.config) }) // it has said why not
+			select {
+			case changed <- struct{}{}:
+			default: // the status line is about to be told anyway
+			}
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	manager.Stopping()
+	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(b.Shutdown(grace), <-served)
 }

@@ -136,7 +136,7 @@ func idleDaemons(r *room) {
 	h, c := r.machine()
 	r.runIn(c, r.place(c))
 	c.Close()
-	h.OK("sleep", "5") // what follows a Worker's end
+	h.OK("sleep", "40") // what follows a Worker's end: the helper leaves the manager after half a minute
 	span := 20 * time.Second
 	if r.quick {
 		span = 5 * time.Second

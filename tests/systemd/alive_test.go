@@ -3,6 +3,7 @@ package systemd
 import (
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -26,7 +27,7 @@ func TestWatchdog(t *testing.T) {
 	h.OK("systemctl", "daemon-reload")
 	yoi(h, "repo", "add", "/srv/app").Want(0)
 	for unit, hang := range map[string]func() (release func()){
-		"yoi-runtimed": func() func() { return lockRegistry(t, h) },
+		"yoi-runtimed": func() func() { return lockDatabase(t, h, "/var/lib/yoi/runtime.db") },
 		"yoi-helper":   func() func() { return fillSocket(t, h) },
 	} {
 		ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
@@ -52,10 +53,11 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// lockRegistry takes the locks of SQLite's shared memory that every reader and writer
+// lockDatabase takes the locks of SQLite's shared memory that every reader and writer
 // needs (sqlite.org/walformat.html, "WAL locks").
-func lockRegistry(t *testing.T, h *host.Host) (release func()) {
-	f, err := os.OpenFile(h.Path("/var/lib/yoi/runtime.db-shm"), os.O_RDWR, 0)
+func lockDatabase(t *testing.T, h *host.Host, path string) (release func()) {
+	t.Helper()
+	f, err := os.OpenFile(h.Path(path+"-shm"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,4 +164,35 @@ func TestStatusText(t *testing.T) {
 	h.Eventually("the status is told", func() bool {
 		return strings.HasPrefix(property(h, "yoi-runtimed", "StatusText"), "0 Workers, 0 workspaces, cache ") && property(h, "yoi-helper", "StatusText") == "0 Workers"
 	})
+}
+
+// TestIdleHelper: a helper without Workers leaves the service manager, which would wake
+// it up by all that happens on the host; one with a Worker stays, and knows that it was
+// stopped by name.
+func TestIdleHelper(t *testing.T) {
+	h := installed(t)
+	yoi(h, "repo", "add", "/srv/app").Want(0)
+	// Both ends of a connection are in the network namespace of the one that asked for it.
+	clients := func() int { // of the manager's private socket, in the state "connected"
+		b, err := os.ReadFile(h.Path("/proc/" + h.MainPID("yoi-helper") + "/net/unix"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(regexp.MustCompile(`(?m)^\S+ \S+ \S+ \S+ \S+ 03 .*/run/systemd/private$`).FindAll(b, -1))
+	}
+	ws := workspace(t, h)
+	ended(t, h, spawned(t, h, ws, "true"))
+	if clients() == 0 {
+		t.Fatal("the helper that started a worker is no client of the manager")
+	}
+	h.Eventually("the idle helper has left the manager", func() bool { return clients() == 0 })
+	wk := spawned(t, h, ws, "sleep", "987654")
+	if clients() == 0 {
+		t.Error("the helper with a worker is no client of the manager")
+	}
+	h.OK("systemctl", "stop", "yoi-"+wk+".scope")
+	if w := ended(t, h, wk); w.Outcome == nil || !w.Outcome.Stopped {
+		t.Errorf("stopped by name: %+v", w.Outcome)
+	}
+	yoi(h, "ws", "rm", ws).Want(0)
 }

@@ -1,4 +1,5 @@
-// Package systemd tests the units in systemd/ as far as that takes no running
-// service manager: that systemd-analyze(1) finds nothing wrong with them, how much
-// each leaves exposed, and that none takes from Workers what they need.
+// Package systemd tests the package and its units: on machines of package host, where an
+// operator installs, restarts, upgrades and removes the service under Workers that run,
+// and by systemd-analyze(1), which finds nothing wrong with the units and says how much
+// each leaves exposed.
 package systemd
