@@ -110,11 +110,13 @@ func linger(c *net.UnixConn) {
 
 // conn is one client and its requests under way.
 type conn struct {
-	s     *Server
-	c     *net.UnixConn
-	write sync.Mutex
-	mu    sync.Mutex
-	open  map[uint64]context.CancelFunc
+	s *Server
+	c *net.UnixConn
+	// serving ends when the server is told to.
+	serving context.Context
+	write   sync.Mutex
+	mu      sync.Mutex
+	open    map[uint64]context.CancelFunc
 	// sessions are those that it started and has not waited for.
 	sessions map[policy.SessionID]bool
 	// made are the allocations that it made: who else knows of them, before they are
@@ -134,11 +136,12 @@ func (s *Server) serveConn(ctx context.Context, c *net.UnixConn) {
 		linger(c)
 		return
 	}
+	serving := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { c.CloseRead() })
 	defer stop()
-	cn := &conn{s: s, c: c, open: make(map[uint64]context.CancelFunc), sessions: make(map[policy.SessionID]bool), done: make(chan struct{})}
+	cn := &conn{s: s, c: c, serving: serving, open: make(map[uint64]context.CancelFunc), sessions: make(map[policy.SessionID]bool), done: make(chan struct{})}
 	s.note(cn)
 	defer s.forget(cn)
 	defer cn.hangUp()
@@ -203,6 +206,10 @@ func (cn *conn) start(ctx context.Context, wg *sync.WaitGroup, req request, file
 	}
 	wg.Go(func() {
 		body, out, err := cn.handle(ctx, req, files)
+		if cn.serving.Err() != nil && errors.Is(err, policy.CodeCanceled) {
+			// Not the caller's doing, who may ask the next helper.
+			err = policy.Errorf(policy.CodeUnavailable, "helper.serve", "yoi-helper is ending").Because(err)
+		}
 		closeAll(files)
 		cn.mu.Lock()
 		delete(cn.open, req.ID)
