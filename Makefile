@@ -13,7 +13,8 @@ export CGO_ENABLED ?= 1
 # Without VCS stamps, which fail in a clone that another user owns.
 STATIC := -trimpath -buildvcs=false -tags netgo,osusergo -ldflags '-s -w'
 # libseccomp is C; linked in, so that the binaries need nothing else to run.
-STATIC_CGO := -trimpath -buildvcs=false -tags netgo,osusergo -ldflags '-s -w -linkmode external -extldflags "-static"'
+# Without HTTP/2, which neither a unix socket nor a store of snapshots needs.
+STATIC_CGO := -trimpath -buildvcs=false -tags netgo,osusergo,nethttpomithttp2 -ldflags '-s -w -linkmode external -extldflags "-static"'
 
 # What `yoi version` says. A package needs a number to begin with.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)

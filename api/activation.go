@@ -3,8 +3,9 @@ package api
 import (
 	"net"
 
-	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/internal/notify"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -13,7 +14,7 @@ import (
 // was passed is an error: serving on it would skip the peer check.
 func Activated() ([]net.Listener, error) {
 	var out []net.Listener
-	for _, f := range activation.Files(true) {
+	for _, f := range notify.Sockets() {
 		l, err := net.FileListener(f) // duplicates the descriptor
 		_ = f.Close()
 		ul, ok := l.(*net.UnixListener)

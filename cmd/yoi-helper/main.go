@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/helper"
@@ -51,6 +50,7 @@ example: yoi-helper --runtime-root /var/lib/yoi --socket /run/yoi/helper.sock
 const spareNetworks = 4
 
 func main() {
+	notify.Frugal()
 	if err := run(); err != nil {
 		d := policy.AsDiagnostic(err)
 		fmt.Fprintf(os.Stderr, "yoi-helper: %v\nhint: %s\ncode: %s\n", err, d.Hint, d.Code)
@@ -228,7 +228,7 @@ func lockRoot(root *rootdir.Root) (*os.File, error) {
 // that only root and the Runtime root's owner can reach.
 func listen(path string, root *rootdir.Root) (*net.UnixListener, error) {
 	const op = "helper.listen"
-	if files := activation.Files(true); len(files) > 0 {
+	if files := notify.Sockets(); len(files) > 0 {
 		l, err := net.FileListener(files[0])
 		if err != nil {
 			return nil, policy.Errorf(policy.CodeUnavailable, op, "the socket from systemd cannot be used").Because(err)

@@ -36,6 +36,7 @@ type flags struct {
 }
 
 func main() {
+	notify.Frugal()
 	var f flags
 	usage := false
 	c := command(&f, &usage)

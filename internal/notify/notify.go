@@ -13,6 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Frugal has the collector run twice as often as it would by itself. What daemons hold is
+// so little that the garbage between two runs would be most of their memory, and a run is
+// a fraction of a millisecond beside their work. GOGC= in the unit goes before it.
+func Frugal() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+}
+
 // Manager is the daemon's word to its service manager.
 type Manager struct {
 	Log *slog.Logger
@@ -20,9 +29,8 @@ type Manager struct {
 	// operator reads in `systemctl status`. Nil is a daemon without either.
 	Check func(context.Context) (status string, err error)
 
-	last    string      // the last status line
-	asked   chan answer // under way
-	trimmed bool        // since that line
+	last  string      // the last status line
+	asked chan answer // under way
 }
 
 // Ready says that the daemon serves.
@@ -131,12 +139,12 @@ func (m *Manager) ask(ctx context.Context, patience time.Duration) bool {
 	}
 	if a.status != m.last {
 		m.send("STATUS=" + strings.ReplaceAll(a.status, "\n", " "))
-		m.last, m.trimmed = a.status, false
-	} else if !m.trimmed {
-		// Nothing is new since the last time: what the work before took goes back to the
-		// host, once, which the runtime would keep for more of it.
+		m.last = a.status
+	} else {
+		// Nothing is new since the last time: what the work before took, and the answers
+		// since, goes back to the host, which the runtime would keep for more of it.
+		// That is a few milliseconds, behind an answer that woke the daemon anyway.
 		debug.FreeOSMemory()
-		m.trimmed = true
 	}
 	return true
 }

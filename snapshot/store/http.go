@@ -29,7 +29,8 @@ func newHTTPStore(l snapshot.Location, o Options) *httpStore {
 	return s
 }
 
-// Transport bounds each step towards an answer.
+// Transport bounds each step towards an answer. It speaks HTTP/1.1: an archive is one
+// stream, and a store is not to be trusted with more code than that takes.
 func Transport(stall time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
@@ -39,7 +40,6 @@ func Transport(stall time.Duration) *http.Transport {
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true,
-		ForceAttemptHTTP2:      true,
 	}
 }
 
