@@ -193,8 +193,8 @@ func TestPowerLoss(t *testing.T) {
 	h.OK("yoi", "--runtime-root", "/var/lib/yoi", "ledger", "verify")
 }
 
-// TestPackage: lintian finds no error; an upgrade loses no Worker and no exit code;
-// removing ends every Worker and keeps the data; purging leaves no trace.
+// TestPackage: lintian finds no error; removing ends every Worker and keeps the data;
+// purging leaves no trace. TestLife has what is between.
 func TestPackage(t *testing.T) {
 	before := host.New(t)
 	names := func(h *host.Host) string {
@@ -215,17 +215,6 @@ func TestPackage(t *testing.T) {
 	}
 	yoi(h, "repo", "add", "/srv/app").Want(0)
 	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-	wk := answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done"))
-	h.Eventually("the worker is ready", func() bool { return yoi(h, "worker", "logs", wk.ID).Stdout == "ready\n" })
-	pid := h.OK("systemctl", "show", "--property=MainPID", "--value", "yoi-runtimed", "yoi-helper")
-	install(t, h, 1)
-	if now := h.OK("systemctl", "show", "--property=MainPID", "--value", "yoi-runtimed", "yoi-helper"); now == pid {
-		t.Errorf("the upgrade left the old services running: %q", now)
-	}
-	yoi(h, "worker", "signal", wk.ID, "USR1").Want(0)
-	if w := ended(t, h, wk.ID); w.Outcome == nil || w.Outcome.ExitCode == nil || *w.Outcome.ExitCode != 5 {
-		t.Errorf("the worker over the upgrade: %+v", w)
-	}
 	answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "987654"))
 	h.OK("dpkg", "--remove", "yoi-runtime")
 	if r := h.Run("pgrep", "--full", "--list-full", "^sleep 987654"); r.Code == 0 {
