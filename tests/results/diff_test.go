@@ -15,7 +15,8 @@ import (
 
 // changes is all kinds of them, some of them hidden from a lax git: a same-size
 // edit with its mtime put back under a configuration that asks for lax checks,
-// and one behind an index flag.
+// and one behind an index flag. Names differ by case or by how Unicode composes a
+// letter, and one would rename an operator's window.
 const changes = `
 	git config core.checkStat minimal; git config core.trustctime false
 	sed -i s/Changed/cHANGED/ README.md; touch -d @1700000200 README.md; git update-index --refresh -q || :
@@ -24,6 +25,8 @@ const changes = `
 	chmod -x run.sh; rm link; ln -s /etc/passwd link; rm src/main.c
 	printf 'a\0b\377' >binary; mkdir -p deep/er; echo x >"deep/er/new file"; echo t >"$(printf 'tab\there\377')"
 	echo skipped >>.gitignore; echo no >skipped; mkfifo pipe; mkdir empty
+	python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
+	echo l >readme.md; echo c >"$(printf '\303\251')"; echo d >"$(printf 'e\314\201')"; echo e >"$(printf '\033]0;x\007')"
 `
 
 // TestDiff applies the patch to a clone and wants the tree that the report names.
@@ -66,7 +69,8 @@ func checkFiles(t *testing.T, d runtime.RepositoryDiff) {
 	}
 	slices.Sort(got)
 	want := []string{
-		`added 000000 100644 "tab\there\377"`, "added 000000 100644 .gitignore", "added 000000 100644 binary", "added 000000 100644 deep/er/new file",
+		`added 000000 100644 "\033]0;x\007"`, `added 000000 100644 "tab\there\377"`, "added 000000 100644 .gitignore", "added 000000 100644 binary", "added 000000 100644 deep/er/new file",
+		"added 000000 100644 e\u0301", "added 000000 100644 readme.md", "added 000000 100644 \u00e9",
 		"deleted 100644 000000 src/main.c", "modified 100644 100644 Makefile", "modified 100644 100644 README.md", "modified 100755 100644 run.sh",
 		"modified 120000 120000 link", "renamed 100644 100644 src/tool.c src/util.c",
 	}

@@ -16,12 +16,13 @@ const mess = `
 	echo s >s; git add s; git stash -q; echo st >staged; git add staged; echo c >>README.md
 	rm run.sh; rm -r src; mkdir src; echo n >src/new; mkdir empty "odd
 name"; ln one hard; ln -s nowhere broken; chmod 640 Makefile; truncate -s 1M sparse
+	echo l >readme.md; echo c >"$(printf '\303\251')"; echo d >"$(printf 'e\314\201')"; printf x >"$(printf '\033]0;x\007')"
 `
 
 // state tells everything that a fork must have of it.
 const state = `
 	git fsck --no-dangling 2>&1; git log --format=%H --all; git stash list; git branch -v; git status --porcelain=v2 --branch; git diff; git diff --cached
-	find . -path ./.git -prune -o -printf '%P %y %m %l %n\n' | sort; cat one src/new sparse | sha256sum
+	find . -path ./.git -prune -o -printf '%P %y %m %l %n\n' | sort; cat one src/new sparse README.md readme.md é* e* | sha256sum
 `
 
 func TestFork(t *testing.T) {
