@@ -121,11 +121,10 @@ func (l *Local) removeBehind(ctx context.Context, id policy.AllocationID, rs []l
 	if err := l.intend(ctx, id, trash...); err != nil {
 		return err
 	}
-	top := int(l.root.Dir.Fd())
 	for i, r := range dirs {
 		err := l.checkIdentity(r)
 		if err == nil {
-			err = renameBeneath(top, r.Path, trash[i].Path)
+			err = l.rename(r.Path, trash[i].Path)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return diskError("helper.remove", err)
@@ -160,10 +159,22 @@ func (l *Local) removeBehind(ctx context.Context, id policy.AllocationID, rs []l
 	return nil
 }
 
-// renameBeneath renames below the Runtime root. The parents of both paths are
-// the runtime's own directories, which no Worker can reach.
-func renameBeneath(top int, from, to string) error {
-	if err := unix.Renameat2(top, from, top, to, unix.RENAME_NOREPLACE); err != nil {
+// rename renames below the Runtime root. Its owner could put a link in the place of a
+// directory, and renameat2(2) would follow it: it has no flag against that.
+func (l *Local) rename(from, to string) error {
+	fromDir, fromName := splitPath(from)
+	toDir, toName := splitPath(to)
+	source, err := l.root.OpenDir(fromDir)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := l.root.Ensure(toDir)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	if err := unix.Renameat2(int(source.Fd()), fromName, int(target.Fd()), toName, unix.RENAME_NOREPLACE); err != nil {
 		return &fs.PathError{Op: "renameat2", Path: from, Err: err}
 	}
 	return nil
