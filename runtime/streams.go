@@ -14,11 +14,13 @@ import (
 
 // streams connects the caller's standard streams with the command's.
 //
-// A pipe, a socket and /dev/null are handed over as they are. A terminal is
-// not: the command gets one of its own, so that it can neither push input into
-// the caller's (TIOCSTI, CVE-2017-5226) nor open it again. A regular file is
-// not either: /proc/self/fd/1 would show its path on the host. It is copied
-// through a pipe.
+// A pipe without a name is handed over as it is. A terminal is not: the command
+// gets one of its own, so that it can neither push input into the caller's
+// (TIOCSTI, CVE-2017-5226) nor open it again. Everything else is copied through a
+// pipe: of a file or a named pipe /proc/self/fd/1 would show the path on the host,
+// and a socket stays in the network that it was made in, takes descriptors out of
+// the sandbox and brings others in. A directory leads to all that lies below it, and
+// above (CVE-2024-21626), and is refused.
 type streams struct {
 	caller   [3]*os.File
 	worker   [3]*os.File // nil: the terminal
@@ -39,6 +41,9 @@ func newStreams(stdin, stdout, stderr *os.File) (*streams, error) {
 	for i, f := range s.caller {
 		if err := s.connect(i, f); err != nil {
 			s.close()
+			if policy.AsDiagnostic(err) != nil {
+				return nil, err
+			}
 			return nil, policy.Errorf(policy.CodeLaunchFailed, "runtime.streams", "the standard streams cannot be connected").Because(err)
 		}
 	}
@@ -62,18 +67,30 @@ func (s *streams) connect(i int, f *os.File) error {
 		}
 		return err
 	}
+	kind := st.Mode & unix.S_IFMT
 	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFCHR && term.IsTerminal(int(f.Fd())):
+	case kind == unix.S_IFCHR && term.IsTerminal(int(f.Fd())):
 		s.terminal = true
 		if s.rows == 0 {
 			s.rows, s.columns = size(f)
 		}
 		return nil
-	case st.Mode&unix.S_IFMT == unix.S_IFREG:
-		return s.pump(i, f)
+	case kind == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3):
+		return s.connect(i, nil)
+	case kind == unix.S_IFDIR:
+		return policy.Errorf(policy.CodeBadRequest, "runtime.streams", "the standard %s is a directory", [...]string{"input", "output", "error"}[i]).
+			WithHint("Give a file, a pipe or /dev/null.")
+	case kind == unix.S_IFIFO && nameless(f):
+		s.worker[i] = f
+		return nil
 	}
-	s.worker[i] = f
-	return nil
+	return s.pump(i, f)
+}
+
+// nameless says whether a pipe is pipe(2)'s.
+func nameless(f *os.File) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &fs) == nil && fs.Type == unix.PIPEFS_MAGIC
 }
 
 // pump copies a stream through a pipe.
@@ -97,7 +114,15 @@ func (s *streams) pump(i int, f *os.File) error {
 	s.pumps = append(s.pumps, func() {
 		defer s.out.Done()
 		defer pr.Close()
-		_, _ = io.Copy(f, pr) // a full disk is seen by the command as EPIPE
+		// Go ends a program that writes to a socket or pipe without a reader, if by
+		// descriptor 1 or 2. The command is the one to be told.
+		to, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return
+		}
+		own := os.NewFile(uintptr(to), f.Name())
+		defer own.Close()
+		_, _ = io.Copy(own, pr) // a full disk is seen by the command as EPIPE
 	})
 	return nil
 }

@@ -206,3 +206,61 @@ func TestAttackOutputFile(t *testing.T) {
 		t.Errorf("the Worker says\n%s", text)
 	}
 }
+
+// TestAttackStandardStreams: callers whose standard streams lead to more than bytes. A
+// directory is refused, of the others the Worker has a pipe.
+func TestAttackStandardStreams(t *testing.T) {
+	s := newStand(t, 0)
+	dir, err := os.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	outside := exec.Command(intruderPath(t), "directory-descriptors")
+	outside.Stdin = dir
+	if out, err := outside.CombinedOutput(); err != nil {
+		t.Errorf("a directory does not lead out even without a sandbox: %v\n%s", err, out)
+	}
+	for name, give := range map[string]func(*exec.Cmd){
+		"input": func(c *exec.Cmd) { c.Stdin = dir }, "output": func(c *exec.Cmd) { c.Stdout = dir },
+	} {
+		cmd := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "./intruder", "directory-descriptors")
+		var said strings.Builder
+		cmd.Stderr = &said
+		give(cmd)
+		_ = cmd.Run() // its state has the code
+		if code := cmd.ProcessState.ExitCode(); code != 125 || !strings.Contains(said.String(), "code: bad_request") {
+			t.Errorf("a directory as the standard %s: exit %d\n%s", name, code, said.String())
+		}
+	}
+
+	place := filepath.Join(t.TempDir(), "secret-place")
+	if err := unix.Mkfifo(place, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fifo, err := os.OpenFile(place, os.O_RDWR, 0) // so that nobody waits for the other end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fifo.Close()
+	for _, attack := range []struct {
+		stdin func() *os.File
+		args  []string
+	}{
+		{func() *os.File { return letter(t, dir) }, []string{"rights"}},
+		{func() *os.File { return fifo }, append([]string{"grep"}, encoded([]string{"secret-place"})...)},
+	} {
+		run := func(cmd *exec.Cmd) (int, string) {
+			cmd.Stdin = attack.stdin()
+			out, _ := cmd.CombinedOutput() // its state has the code
+			return cmd.ProcessState.ExitCode(), string(out)
+		}
+		if code, out := run(exec.Command(intruderPath(t), attack.args...)); code != 0 {
+			t.Errorf("%q does not even succeed without a sandbox: %s", attack.args, out)
+		}
+		if code, out := run(s.y.Cmd(append([]string{"run", "--repo", s.repo.Dir, "--", "./intruder"}, attack.args...)...)); code != 1 || !strings.HasPrefix(out, "refused: ") {
+			t.Errorf("%q: exit %d\n%s", attack.args, code, out)
+		}
+	}
+	rig.Clean(t, s.y.Root)
+}
