@@ -39,4 +39,5 @@ var suite = []section{
 	{28, "launches in scopes for ten minutes, and what they leave", sustainedScopes},
 	{29, "an idle Worker's memory beside its own process", idleWorker},
 	{30, "whole runs by copy, external, git_worktree, patch, direct mount, in an image, of a partial clone", otherStrategies},
+	{31, "a Worker by yoi-runtimed and yoi-helper, against bubblewrap", workerByDaemons},
 }
