@@ -143,7 +143,9 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 
 // WaitWorker returns once a Worker has ended and its outcome is recorded.
 func (r *Runtime) WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, error) {
-	for first := true; ; first = false {
+	const longest = 100 * time.Millisecond
+	first := true
+	for while := 2 * time.Millisecond; ; while, first = min(2*while, longest), false {
 		w, err := r.workerRecord(ctx, id)
 		if err != nil {
 			return Worker{}, err
@@ -161,11 +163,8 @@ func (r *Runtime) WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, e
 		if _, err := r.helper.Wait(ctx, id); err != nil && !errors.Is(err, policy.CodeUnavailable) {
 			return Worker{}, err
 		}
-		// The follower records the outcome; it is at it now.
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
-			return Worker{}, policy.Errorf(policy.CodeCanceled, "runtime.wait", "waiting for %s was canceled", id).Because(ctx.Err())
+		if err := r.awaitRecord(ctx, id, while); err != nil {
+			return Worker{}, err
 		}
 	}
 }

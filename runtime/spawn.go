@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -383,11 +384,47 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 // follower would look at the workspace, apply its cleanup policy and tell of the end
 // once more.
 func (r *Runtime) claim(id policy.WorkerID) bool {
-	_, taken := r.followed.LoadOrStore(id, true)
+	_, taken := r.followed.LoadOrStore(id, &following{recorded: make(chan struct{})})
 	return !taken
 }
 
-func (r *Runtime) unclaim(id policy.WorkerID) { r.followed.Delete(id) }
+func (r *Runtime) unclaim(id policy.WorkerID) {
+	r.recorded(id)
+	r.followed.Delete(id)
+}
+
+// following is one Worker that this process follows.
+type following struct {
+	once     sync.Once
+	recorded chan struct{} // closed when its end is, or nobody is at it any more
+}
+
+// recorded tells who waits for a Worker that its end is recorded.
+func (r *Runtime) recorded(id policy.WorkerID) {
+	if f, ok := r.followed.Load(id); ok {
+		f := f.(*following)
+		f.once.Do(func() { close(f.recorded) })
+	}
+}
+
+// awaitRecord waits until the record of a Worker that has ended may say so: for whoever
+// follows it in this process, or else a while.
+func (r *Runtime) awaitRecord(ctx context.Context, id policy.WorkerID, while time.Duration) error {
+	var recorded <-chan struct{}
+	var timer <-chan time.Time
+	if f, ok := r.followed.Load(id); ok {
+		recorded = f.(*following).recorded
+	} else {
+		timer = time.After(while)
+	}
+	select {
+	case <-recorded:
+	case <-timer:
+	case <-ctx.Done():
+		return policy.Errorf(policy.CodeCanceled, "runtime.wait", "waiting for %s was canceled", id).Because(ctx.Err())
+	}
+	return nil
+}
 
 // follow waits for the end of a Worker that was claimed in the background, records it,
 // and lets the allocation's cleanup policy act. A helper that restarts meanwhile adopts
@@ -435,6 +472,7 @@ func (r *Runtime) settle(ctx context.Context, w registry.Worker, o nsexec.Outcom
 		r.log.Error("outcome not recorded", "worker", w.ID, "error", err)
 		return
 	}
+	r.recorded(w.ID)
 	r.measureQuota(ctx, a)
 	if w.Outcome != nil && w.Outcome.ExitCode == 0 && !w.Outcome.Lost {
 		for _, d := range r.publish(ctx, a) {
