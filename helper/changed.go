@@ -29,7 +29,14 @@ type ChangedResult struct {
 	// directories of an overlay, below which files of the tree may be missing.
 	Files [][]byte `json:"files,omitempty"`
 	Gone  [][]byte `json:"gone,omitempty"`
+	// Git is a digest of the stat data of the private git directory's files, but for
+	// the objects and the index: as long as it is the same, no ref, reflog or setting
+	// has changed. It is empty where that cannot be said.
+	Git string `json:"git,omitempty"`
 }
+
+// Clean says that the files are the tree's.
+func (r ChangedResult) Clean() bool { return r.Known && len(r.Files) == 0 && len(r.Gone) == 0 }
 
 // Beyond these a look at every file is not much slower.
 const (
@@ -49,13 +56,21 @@ func (l *Local) Changed(ctx context.Context, req ChangedRequest) (ChangedResult,
 	if err != nil {
 		return ChangedResult{}, err
 	}
+	var res ChangedResult
+	top := rootdir.Repository(req.AllocationID, req.Repository.RepositoryID)
 	switch req.Repository.Strategy {
 	case policy.StrategyDirect:
 		return ChangedResult{}, nil
 	case policy.StrategyOverlay:
-		return l.changedAbove(ctx, req)
+		top = rootdir.Layers(req.AllocationID, req.Repository.RepositoryID) + "/" + cow.UpperName
+		res, err = l.changedAbove(ctx, req)
+	default:
+		res, err = l.changedFrom(ctx, req)
 	}
-	return l.changedFrom(ctx, req)
+	if err == nil && res.Clean() {
+		res.Git = l.gitPrint(top + "/.git")
+	}
+	return res, err
 }
 
 // changedFrom compares stat data, as git would, without git's walks through the

@@ -106,6 +106,7 @@ func (r *Runtime) takeAway(ctx context.Context, a registry.Allocation) error {
 	if err := r.helper.Remove(ctx, helper.RemoveRequest{AllocationID: a.ID, Background: r.daemon}); err != nil {
 		return err
 	}
+	r.untouched.forget(a)
 	if err := r.releaseCache(ctx, a); err != nil {
 		return err
 	}

@@ -232,7 +232,7 @@ func (c *creation) baseline(ctx context.Context, i int, d *DirtyState) error {
 	if c.ephemeral {
 		return nil
 	}
-	w, err := c.r.workOf(ctx, c.allocation(), i)
+	w, err := c.r.workOf(ctx, c.allocation(), i, "")
 	if err != nil {
 		return err
 	}

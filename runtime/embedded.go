@@ -241,7 +241,7 @@ func (r *Runtime) runWorker(ctx context.Context, req RunRequest, a registry.Allo
 	after := context.WithoutCancel(ctx)
 	var work []Work
 	if req.Results {
-		if work, err = r.work(after, a); err != nil {
+		if work, err = r.work(after, a, w.ID); err != nil {
 			return w, o, err
 		}
 	}

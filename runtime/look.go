@@ -26,6 +26,8 @@ type look struct {
 	ask   string // the question: see look.sh
 	mount int    // which repository of the allocation
 	args  []string
+	// changed is where the files can differ, if that is known already.
+	changed *helper.ChangedResult
 	// limit is how many bytes of answer are taken at most.
 	limit int64
 	// within is how long git may take; 0 is lookLimit.
@@ -124,26 +126,37 @@ var staged = map[string]bool{"work": true, "diff": true, "patch": true, "tar": t
 const everyFile = "- -\n"
 
 // changed begins to find out at which paths the workspace can differ from its point,
-// where it was made of just the point's tree, and returns what waits for it: a line
-// with the numbers of paths to look at and of paths that are gone, and the lists. It
-// goes on while the sandbox starts.
+// and returns what waits for it: a line with the numbers of paths to look at and of
+// paths that are gone, and the lists. It goes on while the sandbox starts.
 func (r *Runtime) changed(ctx context.Context, a registry.Allocation, l look) func() []byte {
-	m, point := a.Mounts[l.mount], a.RepositoryPoints[l.mount]
-	if !staged[l.ask] || len(point.Scope) > 0 || m.Tree != point.TreeKey() ||
-		(a.DirtyStatePolicy != policy.CleanPointOnly && a.DirtyStatePolicy != policy.PatchArtifact) {
+	switch {
+	case l.changed != nil:
+		return func() []byte { return changedLists(*l.changed) }
+	case !staged[l.ask]:
 		return func() []byte { return []byte(everyFile) }
 	}
 	told := make(chan []byte, 1)
-	go func() { told <- r.changedLists(ctx, a, l) }()
+	go func() { told <- changedLists(r.askChanged(ctx, a, l.mount)) }()
 	return sync.OnceValue(func() []byte { return <-told })
 }
 
-func (r *Runtime) changedLists(ctx context.Context, a registry.Allocation, l look) []byte {
-	c, err := r.helper.Changed(ctx, helper.ChangedRequest{AllocationID: a.ID, Repository: treesOf(a)[l.mount]})
+// askChanged asks the helper where a workspace can differ from its point, if it was
+// made of just the point's tree.
+func (r *Runtime) askChanged(ctx context.Context, a registry.Allocation, mount int) helper.ChangedResult {
+	m, point := a.Mounts[mount], a.RepositoryPoints[mount]
+	if len(point.Scope) > 0 || m.Tree != point.TreeKey() ||
+		(a.DirtyStatePolicy != policy.CleanPointOnly && a.DirtyStatePolicy != policy.PatchArtifact) {
+		return helper.ChangedResult{}
+	}
+	c, err := r.helper.Changed(ctx, helper.ChangedRequest{AllocationID: a.ID, Repository: treesOf(a)[mount]})
 	if err != nil {
 		r.log.Warn("a look takes every file", "allocation", a.ID, "error", err)
 	}
-	if err != nil || !c.Known {
+	return c
+}
+
+func changedLists(c helper.ChangedResult) []byte {
+	if !c.Known {
 		return []byte(everyFile)
 	}
 	b := fmt.Appendf(nil, "%d %d\n", len(c.Files), len(c.Gone))

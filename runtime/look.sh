@@ -95,7 +95,25 @@ few() {
 		without $tmp/few $tmp/ignored >$tmp/kept
 		mv $tmp/kept $tmp/few
 	fi
-	ours update-index -z --add --remove --replace --stdin <$tmp/few >&2
+	again $tmp/few
+}
+
+# again has git read the files of a list, whatever their stat data says: many a git
+# compares times by the second, so that an edit of the same size in the second in
+# which the workspace was made is none to it, once the mtime is put back.
+again() {
+	ours update-index -z --force-remove --stdin <"$1" && ours update-index -z --add --remove --replace --stdin <"$1" >&2
+}
+
+# touched lists the tracked files that have changed since the index was written. Only
+# the kernel sets the time by which that is told.
+touched() {
+	if [ ! -f "/run/yoi/base/$repo/index" ]; then return; fi # git has no stat data to believe
+	find . -path ./.git -prune -o ! -type d -newercm "/run/yoi/base/$repo/index" -printf '%P\0' >$tmp/newer || partial=1
+	if [ -s $tmp/newer ]; then
+		ours ls-files -z >$tmp/tracked
+		sort -z $tmp/newer $tmp/tracked | uniq -zd
+	fi
 }
 
 # stage makes $tree of all files that are not ignored.
@@ -106,6 +124,8 @@ stage() {
 		special
 		base
 		if [ -s $tmp/special ]; then ours update-index -z --force-remove --stdin <$tmp/special; fi
+		touched >$tmp/touched
+		if [ -s $tmp/touched ]; then again $tmp/touched || partial=1; fi
 		ours add -A --sparse --ignore-errors >&2 || partial=1
 	fi
 	tree=$(ours write-tree --missing-ok) # a partial clone lacks what lies outside the scope

@@ -115,7 +115,7 @@ func (r *Runtime) reconcileOne(ctx context.Context, a registry.Allocation, died 
 		return err
 	}
 	for _, w := range workers {
-		if !r.claim(w.ID) {
+		if !r.claim(w.ID, w.AllocationID) {
 			continue // this process launched it, or adopted it before
 		}
 		// No other process has this root: who held a session is dead, and with it that.

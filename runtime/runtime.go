@@ -82,7 +82,8 @@ type Runtime struct {
 	timeline   timeline
 	meter      Meter // nil for none
 	cacheSize  cacheSize
-	followed   sync.Map      // ids of Workers whose end this process waits for
+	followed   sync.Map // ids of Workers whose end this process waits for
+	untouched  untouched
 	looks      chan struct{} // a place for each look under way
 	// callerSecrets are those of the caller of `yoi run`, for its one Worker.
 	callerSecrets map[policy.SecretHandle]CallerSecret

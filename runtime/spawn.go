@@ -355,7 +355,7 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 			l.env = terminalEnv(a, req.Env)
 		}
 		// Before anybody else could take the record for one that nobody follows.
-		r.claim(l.id)
+		r.claim(l.id, a.ID)
 		followed := false
 		defer func() {
 			if !followed {
@@ -383,8 +383,8 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 // claim makes a Worker this process' to follow, unless it is that already: a second
 // follower would look at the workspace, apply its cleanup policy and tell of the end
 // once more.
-func (r *Runtime) claim(id policy.WorkerID) bool {
-	_, taken := r.followed.LoadOrStore(id, &following{recorded: make(chan struct{})})
+func (r *Runtime) claim(id policy.WorkerID, on policy.AllocationID) bool {
+	_, taken := r.followed.LoadOrStore(id, &following{on: on, recorded: make(chan struct{})})
 	return !taken
 }
 
@@ -395,6 +395,7 @@ func (r *Runtime) unclaim(id policy.WorkerID) {
 
 // following is one Worker that this process follows.
 type following struct {
+	on       policy.AllocationID
 	once     sync.Once
 	recorded chan struct{} // closed when its end is, or nobody is at it any more
 }
@@ -405,6 +406,17 @@ func (r *Runtime) recorded(id policy.WorkerID) {
 		f := f.(*following)
 		f.once.Do(func() { close(f.recorded) })
 	}
+}
+
+// alone reports whether no Worker of an allocation is followed but one. Only a daemon
+// follows all that there are.
+func (r *Runtime) alone(on policy.AllocationID, but policy.WorkerID) bool {
+	alone := r.daemon
+	r.followed.Range(func(id, f any) bool {
+		alone = alone && (id.(policy.WorkerID) == but || f.(*following).on != on)
+		return alone
+	})
+	return alone
 }
 
 // awaitRecord waits until the record of a Worker that has ended may say so: for whoever
@@ -464,7 +476,7 @@ func (r *Runtime) settle(ctx context.Context, w registry.Worker, o nsexec.Outcom
 		r.log.Error("a worker ended whose workspace is not known", "worker", w.ID, "error", err)
 		return
 	}
-	work, werr := r.work(ctx, a)
+	work, werr := r.work(ctx, a, w.ID)
 	if werr != nil {
 		r.log.Warn("what the worker left is not known", "worker", w.ID, "error", werr)
 	}
