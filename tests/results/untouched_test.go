@@ -41,7 +41,8 @@ func TestWorkAfterNothing(t *testing.T) {
 						t.Fatalf("a Worker that does nothing leaves %+v", w)
 					}
 				}
-				if w := c.workOf(t, id, k.script); w.CommitCount != k.commits || w.ChangedPaths != k.changed {
+				// Old enough to be told from a change that comes after it.
+				if w := c.workOf(t, id, k.script+"\nsleep 0.1"); w.CommitCount != k.commits || w.ChangedPaths != k.changed {
 					t.Errorf("it leaves %d commits and %d changed paths, and %d and %d are recorded", k.commits, k.changed, w.CommitCount, w.ChangedPaths)
 				}
 				c.discard(t, id)
