@@ -54,7 +54,7 @@ func runScopes() (end cgroup.ScopeEnd, err error) {
 	if err := m.Start(ctx, "wk-first", "ws-limits", cgroup.Scope{Limits: scopeLimits, Workspace: workspaceLimits}, first.Process.Pid); err != nil {
 		return end, err
 	}
-	second := exec.Command("sleep", "1000")
+	second := exec.Command("sleep", "30") // a scope without an end is one that was not ended by its time
 	if err := second.Start(); err != nil {
 		return end, err
 	}
