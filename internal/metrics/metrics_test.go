@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +64,6 @@ func TestText(t *testing.T) {
 		`yoi_disk_size_bytes 1000`, `yoi_disk_free_bytes 400`, `yoi_ledger_open_intents{kind="directory"} 5`, `yoi_ledger_open_intents{kind="other"} 2`, `yoi_ledger_open_intents{kind="cgroup"} 0`,
 		`yoi_ledger_leftovers 1`, `yoi_ledger_lag_records 2`, `yoi_egress_decisions_total{decision="allowed"} 3`, `yoi_egress_decisions_total{decision="refused"} 5`,
 		`yoi_quota_used_ratio_bucket{bound="disk_bytes",le="0.5"} 1`, `yoi_quota_used_ratio_count{bound="other"} 1`,
-		`yoi_launch_seconds_bucket{strategy="other",le="+Inf"} 2`, `yoi_materialization_seconds_sum{strategy="overlay"} 0.03`,
 		`yoi_request_failures_total{code="disk_full"} 1`, `yoi_request_failures_total{code="other"} 1`, `yoi_journal_entries_lost_total 7`,
 	} {
 		if !bytes.Contains(text, []byte("\n"+line+"\n")) {
@@ -80,54 +78,6 @@ func TestText(t *testing.T) {
 	again, err := m.Text(runtime.Levels{Version: "1.2"})
 	if err != nil || bytes.Contains(again, []byte(`kind="other"`)) || !bytes.Contains(again, []byte(`yoi_allocations{status="active"} 0`)) {
 		t.Errorf("what is gone is still there: %v", err)
-	}
-}
-
-// TestProcess: what the daemon says of itself is so. Zero is what it could not find out.
-func TestProcess(t *testing.T) {
-	_, text := busy(t)
-	for _, name := range []string{"start_time_seconds", "resident_memory_bytes", "cpu_seconds_total", "open_fds", "max_fds", "goroutines", "heap_inuse_bytes"} {
-		m := regexp.MustCompile("\nyoi_process_" + name + " (.+)\n").FindSubmatch(text)
-		if m == nil {
-			t.Errorf("there is no %s", name)
-			continue
-		}
-		if v, err := strconv.ParseFloat(string(m[1]), 64); err != nil || v <= 0 {
-			t.Errorf("%s is %s: %v", name, m[1], err)
-		}
-	}
-	if got, want := resident("/proc/self/statm"), float64(statusField(t, "VmRSS:")<<10); got < want/2 || got > want*2 {
-		t.Errorf("%.0f bytes are resident, by proc_pid_status(5) %.0f", got, want)
-	}
-}
-
-func statusField(t *testing.T, name string) (n int) {
-	t.Helper()
-	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(b), "\n"+name)
-	if n, err = strconv.Atoi(strings.Fields(rest)[0]); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-// TestEscape: a label's value comes back as it was, whatever is in it.
-func TestEscape(t *testing.T) {
-	const odd = "1.2\"} 1\nevil{x=\"\\n\\\t\u00e9"
-	text, err := New(nil).Text(runtime.Levels{Version: odd})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := expfmt.NewTextParser(model.UTF8Validation)
-	fs, err := p.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := fs["yoi_build_info"].GetMetric()[0].GetLabel()[0].GetValue(); got != odd {
-		t.Errorf("%q became %q", odd, got)
 	}
 }
 
@@ -150,7 +100,7 @@ func names(t *testing.T) (all []string, families []string) {
 	return all, families
 }
 
-var metricName = regexp.MustCompile(`\b(yoi|go|process|node)_[a-z_]*[a-z]`)
+var metricName = regexp.MustCompile(`\b(yoi|go|process)_[a-z_]*[a-z]`)
 
 // TestNamesExist: what dashboard, rules and document name there is, and the document
 // names all of ours.
