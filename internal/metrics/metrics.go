@@ -65,6 +65,9 @@ func New(lost func() int) *Metrics {
 	}
 	m.registry.MustRegister(
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "yoi_journal_entries_lost_total", Help: "Entries that the journal did not take in time."}, func() float64 { return float64(lost()) }),
+	)
+	// Under names of our own: a node exporter that passes them on has these itself.
+	prometheus.WrapRegistererWithPrefix("yoi_", m.registry).MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	m.zero()

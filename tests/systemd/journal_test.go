@@ -153,7 +153,7 @@ func TestJournal(t *testing.T) {
 			t.Errorf("the metrics lack %s in\n%s", line, metrics)
 		}
 	}
-	for _, name := range []string{"process_resident_memory_bytes", "process_open_fds", "go_goroutines"} { // its unit could hide /proc
+	for _, name := range []string{"yoi_process_resident_memory_bytes", "yoi_process_open_fds", "yoi_go_goroutines"} { // its unit could hide /proc
 		if !strings.Contains(metrics, "\n"+name+" ") {
 			t.Errorf("the metrics lack %s", name)
 		}
