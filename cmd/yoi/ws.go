@@ -60,7 +60,7 @@ selector of its own as ID@REVISION; --rev is for those without.`,
 	fl.StringVar(&f.strategy, "strategy", "", "how to make the tree: `NAME` (default auto; see yoi doctor)")
 	fl.StringVar(&f.dirty, "dirty", "", "what becomes of uncommitted changes: `POLICY` clean_point_only (default: refused), patch_artifact (with --patch), current_worktree_snapshot or direct_legacy_mount")
 	fl.StringVar(&f.patch, "patch", "", "apply a git diff to the first REPOSITORY: a `FILE`, - for stdin, or a stored patch's sha256:… (implies --dirty patch_artifact)")
-	fl.StringVar(&f.cleanup, "cleanup", "", "`POLICY` remove_on_stop, keep_on_failure, keep_for:DURATION or keep_until_asked (default)")
+	fl.StringVar(&f.cleanup, "cleanup", "", "`POLICY` remove_on_stop, keep_on_failure, keep_for:DURATION, each at its first Worker's end, or keep_until_asked (default)")
 	fl.StringArrayVar(&f.env, "env", nil, "set `K=V` for its Workers (repeatable)")
 	networkFlags(fl, &f.network, &f.allow, &f.transparent)
 	fl.StringVar(&f.seccomp, "seccomp", "", "system-call `PROFILE` default, strict, debug, nested or audit")

@@ -83,6 +83,31 @@ func TestAttackUserCounts(t *testing.T) {
 	}
 }
 
+// TestAttackManyInodes: a Worker leaves a hundred thousand files. Its end is told, what it left is
+// told up to a limit, and it is removed.
+func TestAttackManyInodes(t *testing.T) {
+	s := newStand(t, rig.Ordinary)
+	s.y.OK(t, "repo", "add", "--id", "app", s.repo.Dir)
+	var ws, w struct{ ID string }
+	s.y.Run(t, "ws", "create", "--json", "app").Want(t, 0).JSON(t, &ws)
+	s.y.Run(t, "worker", "spawn", "--json", ws.ID, "--", "./intruder", "inodes", "100000").Want(t, 0).JSON(t, &w)
+	run := func(args ...string) rig.Result { // longer than rig's commands may take
+		cmd := s.y.Cmd(args...)
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run() // its state has the code
+		return rig.Result{Args: args, Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}
+	}
+	run("worker", "wait", w.ID).Want(t, 0)
+	if out := s.y.OK(t, "worker", "logs", w.ID); !strings.HasPrefix(out, "SUCCEEDED") {
+		t.Errorf("it says %s", out)
+	}
+	run("ws", "diff", "--max-bytes", "1000000", ws.ID).Refused(t, 1, policy.CodeResultTooLarge)
+	run("ws", "rm", ws.ID).Refused(t, 1, policy.CodeUncollectedWork)
+	run("ws", "rm", "--discard", ws.ID).Want(t, 0)
+	rig.Clean(t, s.y.Root)
+}
+
 // TestAttackTerminals: a Worker takes all the terminals there are; the host has
 // some left (pty_reserve, Documentation/filesystems/devpts.rst).
 func TestAttackTerminals(t *testing.T) {

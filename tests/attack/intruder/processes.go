@@ -41,6 +41,7 @@ func init() {
 	attacks["foreground"] = foreground
 	attacks["set-mm"] = setMM
 	attacks["outlive"] = outlive
+	attacks["inodes"] = inodes
 }
 
 // processes looks for any but itself and PID 1.
@@ -511,4 +512,26 @@ func outlive([]string) (string, error) {
 	fmt.Println("here")
 	time.Sleep(time.Minute)
 	return "a minute", nil
+}
+
+// inodes makes so many empty files.
+func inodes(args []string) (string, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return "", err
+	}
+	for i := range n {
+		dir := fmt.Sprintf("many%d", i/1000)
+		if i%1000 == 0 {
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				return "", err
+			}
+		}
+		fd, err := unix.Open(fmt.Sprintf("%s/%d", dir, i%1000), unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return "", fmt.Errorf("%w after %d", err, i)
+		}
+		unix.Close(fd)
+	}
+	return fmt.Sprintf("%d files", n), nil
 }
