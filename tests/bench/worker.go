@@ -42,4 +42,3 @@ func workerByDaemons(r *room) {
 }
 
 func errOf[T any](_ T, err error) error { return err }
-
