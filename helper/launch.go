@@ -37,6 +37,19 @@ func (l *Local) Launch(ctx context.Context, req LaunchRequest, files LaunchFiles
 		// Entering another's network takes a privilege (setns(2)): the way out is our own.
 		files.Outside = nil
 	}
+	// Of two at once for one id the loser would take the winner's directory away.
+	l.mu.Lock()
+	taken := l.launching[req.WorkerID]
+	l.launching[req.WorkerID] = true
+	l.mu.Unlock()
+	if taken {
+		return nil, policy.Errorf(policy.CodeConflict, op, "the worker %s is being launched", req.WorkerID)
+	}
+	defer func() {
+		l.mu.Lock()
+		delete(l.launching, req.WorkerID)
+		l.mu.Unlock()
+	}()
 	a := &attempt{l: l, req: req, files: files}
 	defer a.close()
 	if err := a.openSecrets(); err != nil {

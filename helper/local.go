@@ -83,6 +83,8 @@ type Local struct {
 	left    map[policy.AllocationID]bool              // by who made it, unkept
 	made    map[policy.AllocationID]made              // by this process, until removed
 	ended   map[policy.WorkerID]*worker               // transient, until asked for
+	// launching are the launches under way.
+	launching map[policy.WorkerID]bool
 	// sessions are those that nobody has waited for.
 	sessions map[policy.SessionID]*session
 	// teardown has an allocation whose last sandbox is still being taken down.
@@ -103,15 +105,16 @@ func NewLocal(o LocalOptions) (*Local, error) {
 	l := &Local{
 		root: o.Root, ledger: o.Ledger, ledgerDir: o.LedgerDir, log: o.Log,
 		privileged: hasAdmin(), layersProg: o.LayersProgram, egressProg: o.EgressProgram, scopes: o.Scopes,
-		workers:  make(map[policy.WorkerID]*worker),
-		held:     make(map[policy.AllocationID][]ledger.Resource),
-		own:      make(map[policy.AllocationID]bool),
-		kept:     make(map[policy.AllocationID]bool),
-		left:     make(map[policy.AllocationID]bool),
-		made:     make(map[policy.AllocationID]made),
-		ended:    make(map[policy.WorkerID]*worker),
-		sessions: make(map[policy.SessionID]*session),
-		teardown: make(map[policy.AllocationID]chan struct{}),
+		workers:   make(map[policy.WorkerID]*worker),
+		held:      make(map[policy.AllocationID][]ledger.Resource),
+		own:       make(map[policy.AllocationID]bool),
+		kept:      make(map[policy.AllocationID]bool),
+		left:      make(map[policy.AllocationID]bool),
+		made:      make(map[policy.AllocationID]made),
+		ended:     make(map[policy.WorkerID]*worker),
+		launching: make(map[policy.WorkerID]bool),
+		sessions:  make(map[policy.SessionID]*session),
+		teardown:  make(map[policy.AllocationID]chan struct{}),
 	}
 	if o.Role != "" {
 		l.roles = []string{o.Role}
