@@ -89,7 +89,7 @@ func (a *attempt) planGroup() error {
 	}
 	var tree *cgroup.Tree
 	if err == nil {
-		tree, err = a.l.cgroupTree()
+		tree, err = a.tree()
 	}
 	if err == nil {
 		err = a.planSlice()
@@ -114,6 +114,16 @@ func (a *attempt) planGroup() error {
 	return nil
 }
 
+// tree is where the launch's control group can be made: by the service manager, if
+// that makes one on v2 anyway.
+func (a *attempt) tree() (*cgroup.Tree, error) {
+	t, err := a.l.cgroupTree()
+	if err == nil && a.scoped() {
+		t = t.Managed()
+	}
+	return t, err
+}
+
 // planSlice has the workspace's slice carry the workspace's own limits, below which
 // its Workers' are whatever their caller asks for. On v1 a Worker's groups are not below
 // its slice, and its own limits are all.
@@ -121,7 +131,7 @@ func (a *attempt) planSlice() error {
 	if !a.scoped() || a.req.WorkspaceLimits == (policy.Limits{}) {
 		return nil
 	}
-	tree, err := a.l.cgroupTree()
+	tree, err := a.tree()
 	if err != nil || tree.Version != 2 {
 		return err
 	}

@@ -88,6 +88,7 @@ type attempt struct {
 	groupLimits cgroup.Limits
 	// scope is what the service manager keeps.
 	scope    cgroup.Scope
+	counters *nsexec.Counters // of the scope
 	warnings []policy.Diagnostic
 	// audit is nil unless the Worker's refusals are told.
 	audit       *audit
@@ -175,7 +176,9 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	if err := a.enterGroup(spec); err != nil {
 		return nil, err
 	}
-	a.withScope(spec)
+	if err := a.withScope(spec); err != nil {
+		return nil, err
+	}
 	p, err := nsexec.Launch(ctx, spec)
 	if err != nil {
 		a.endEgress()

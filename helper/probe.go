@@ -92,6 +92,9 @@ func landlockCheck() Check {
 func (l *Local) cgroupCheck() Check {
 	c := Check{Name: "cgroups", State: "degraded", Message: "the host's control groups cannot be read: limits of all of a worker's processes together are not kept"}
 	t, err := l.cgroupTree()
+	if err == nil && l.scopes != nil {
+		t = t.Managed()
+	}
 	switch {
 	case err != nil:
 	case t.Version == 0:

@@ -7,6 +7,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"yoi.dev/yoi-runtime/internal/cgroup"
 	"yoi.dev/yoi-runtime/ledger"
 	"yoi.dev/yoi-runtime/nsexec"
@@ -54,6 +56,9 @@ func (a *attempt) intoScope(pid int) error {
 		a.scope.RuntimeMax = w + wallClockGrace
 	}
 	err := a.l.scopes.Start(ctx, a.req.WorkerID, a.req.AllocationID, a.scope, pid)
+	if err == nil && a.counters != nil {
+		_, a.counters.Group, err = cgroup.Place(pid)
+	}
 	if err == nil || len(a.scope.Limits.Controllers()) > 0 {
 		return err
 	}
@@ -64,10 +69,35 @@ func (a *attempt) intoScope(pid int) error {
 	return nil
 }
 
+// countScope has the sandbox's PID 1 look at what its scope has counted: the manager
+// takes the group away with the last process, and tells of neither kind: to go on is
+// what a scope with Delegate= does when the kernel kills for memory (systemd.scope(5),
+// "OOMPolicy="; before systemd 253 any scope does).
+func (a *attempt) countScope(s *nsexec.Spec) error {
+	limited := func(l cgroup.Limits) bool { return l.MemoryMax != 0 || l.MemoryHigh != 0 || l.Tasks != 0 }
+	if !limited(a.scope.Limits) && !limited(a.scope.Workspace) {
+		return nil
+	}
+	mount, _, err := cgroup.Place(os.Getpid())
+	if err != nil {
+		return policy.Errorf(policy.CodeLimitsUnavailable, "helper.scope", "the unified control groups are out of sight").Because(err)
+	}
+	f, err := os.OpenFile(mount, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return policy.Errorf(policy.CodeLimitsUnavailable, "helper.scope", "the unified control groups cannot be opened").Because(err)
+	}
+	a.counters = &nsexec.Counters{Mount: a.keep(f)}
+	s.Counters = a.counters
+	return nil
+}
+
 // withScope adds Parked's first step to a launch.
-func (a *attempt) withScope(s *nsexec.Spec) {
+func (a *attempt) withScope(s *nsexec.Spec) error {
 	if !a.scoped() {
-		return
+		return nil
+	}
+	if err := a.countScope(s); err != nil {
+		return err
 	}
 	next := s.Parked
 	s.Parked = func(pid int, pidfd *os.File) error {
@@ -76,6 +106,7 @@ func (a *attempt) withScope(s *nsexec.Spec) {
 		}
 		return next(pid, pidfd)
 	}
+	return nil
 }
 
 // joinScope has a session be in the Worker's scope, if that has one.

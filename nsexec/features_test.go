@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -151,6 +152,60 @@ func TestParked(t *testing.T) {
 	s.Parked = func(int, *os.File) error { return refusal }
 	_, _, err := tryRun(t, s)
 	wantCode(t, err, policy.CodeUnavailable)
+}
+
+// TestCounters: what the control group has counted is in the outcome, read behind the
+// Worker's end; a file that is not there, or no group, is nothing counted.
+func TestCounters(t *testing.T) {
+	for _, test := range []struct {
+		name, memory, pids string
+		group              string
+		oom, tasks         bool
+	}{
+		{"nothing", "low 0\nhigh 3\nmax 7\noom 1\noom_kill 0\noom_group_kill 0\n", "max 0\n", "slice/scope", false, false},
+		{"memory", "low 0\nhigh 0\nmax 7\noom 1\noom_kill 18446744073709551615\n", "max 0\n", "slice/scope", true, false},
+		{"tasks", "oom_kill 0\n", "max 2\n", "slice/scope", false, true},
+		{"one file", "", "max 2\n", "slice/scope", false, true},
+		{"no group", "oom_kill 1\n", "max 2\n", "", false, false},
+		{"a group that is gone", "oom_kill 1\n", "max 2\n", "slice/other", false, false},
+		{"too long a name", "oom_kill 1\n", "max 2\n", strings.Repeat("x/", maxCounterName), false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			scope := filepath.Join(dir, "slice/scope")
+			files := map[string]string{"memory.events": test.memory, "pids.events": test.pids}
+			write := func() (err error) {
+				for name, text := range files {
+					if text != "" {
+						err = errors.Join(err, os.WriteFile(filepath.Join(scope, name), []byte(text), 0o644))
+					}
+				}
+				return err
+			}
+			if err := errors.Join(os.MkdirAll(scope, 0o755), write()); err != nil {
+				t.Fatal(err)
+			}
+			mount, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer mount.Close()
+			s := newSpec("/bin/sh", "-c", "ls /proc/self/fd; exit 3")
+			s.Counters = &Counters{Mount: mount}
+			s.Hold = []*os.File{mount} // stands behind them
+			s.Parked = func(int, *os.File) error {
+				s.Counters.Group = test.group
+				return nil
+			}
+			out, o := run(t, s)
+			if o.OOM != test.oom || o.TasksDenied != test.tasks || o.ExitCode != 3 || o.Lost {
+				t.Errorf("%+v", o)
+			}
+			if out != "0\n1\n2\n3\n" { // 3 is the directory itself
+				t.Errorf("the Worker has the descriptors %q", out)
+			}
+		})
+	}
 }
 
 func TestStdioPermutation(t *testing.T) {

@@ -8,6 +8,7 @@
 //	4 the terminal's master, or   5 the log that gets what comes
 //	  the Worker's stdout
 //	7 the Worker's stderr         8 its log
+//	25 and 26 what its control group has counted (counterFD)
 //
 // of which all but the first two may be closed. 4 and 7 do not block. 6 is the
 // terminal's other side, held open so that the master never hangs up. The first
@@ -57,6 +58,9 @@
 #define TO 4 // -1: nothing is written any more
 #define WRITTEN 8
 #define HOLE 16
+
+#define RECORDED 192 // bytes of the record, behind which the counters stand
+#define COUNTER 512
 
 #define BLOCK 65536 // of what is given back to the file system at once, at least
 #define SLACK 262144
@@ -250,6 +254,31 @@ ended:
 	JMP  copy
 
 drained:
+	// What the control group has counted is gone with us. It comes before the record,
+	// which says that all is there.
+	MOVQ $25, BX
+	MOVQ $RECORDED, R14
+
+counter:
+	XORL AX, AX // SYS_read
+	MOVQ BX, DI
+	LEAQ BUFFER(R12), SI
+	MOVQ $COUNTER, DX
+	SYSCALL
+	CMPQ AX, $0
+	JLE  counted
+	MOVQ AX, DX
+	MOVQ $SYS_pwrite64, AX
+	MOVQ $1, DI
+	LEAQ BUFFER(R12), SI
+	MOVQ R14, R10
+	SYSCALL
+
+counted:
+	ADDQ $COUNTER, R14
+	INCQ BX
+	CMPQ BX, $27
+	JLT  counter
 	MOVQ $0x0a3154554f494f59, AX // "YOIOUT1\n"
 	MOVQ AX, RECORD(R12)
 	MOVL STATUS(R12), AX
@@ -258,7 +287,7 @@ drained:
 	MOVQ $SYS_pwrite64, AX
 	MOVQ $1, DI
 	LEAQ RECORD(R12), SI
-	MOVQ $192, DX
+	MOVQ $RECORDED, DX
 	XORL R10, R10
 	SYSCALL
 

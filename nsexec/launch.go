@@ -196,6 +196,7 @@ func (l *launching) attend() error {
 		if err := f(l.child.Pid, l.process.Pidfd); err != nil {
 			return err
 		}
+		l.nameCounters()
 		l.release()
 	}
 	if l.spec.Terminal && !l.spec.Resident {

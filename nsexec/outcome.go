@@ -1,6 +1,7 @@
 package nsexec
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -16,11 +17,10 @@ type Outcome struct {
 	CoreDump bool
 	// TimedOut: the wall clock ran out and PID 1 killed everything.
 	TimedOut bool
-	// OOM is never set here: whoever watches the cgroup's memory.events does.
-	OOM bool
-	// TasksDenied is never set here either: forks were refused because of a limit
-	// of all processes together.
-	TasksDenied bool
+	// OOM: the kernel ended a process for memory. TasksDenied: it refused a fork because
+	// of a limit of all processes together. Both are set here by Spec.Counters only, else
+	// by whoever has made the control group.
+	OOM, TasksDenied bool
 	// Denied is never set here: whoever answers the filter's notifications counts
 	// what it refused.
 	Denied []Denial
@@ -58,7 +58,14 @@ type Denial struct {
 //	16  2 int64   when PID 1 started, struct timespec
 //	32  2 int64   when the Worker ended
 //	48  144 bytes struct rusage
-const OutcomeSize = 192
+//	192 512 bytes memory.events, as the kernel has it; none without Spec.Counters
+//	704 512 bytes pids.events
+const OutcomeSize = recordSize + 2*counterSize
+
+const (
+	recordSize  = 192
+	counterSize = 512
+)
 
 const outcomeMagic = "YOIOUT1\n"
 
@@ -67,7 +74,7 @@ const outcomeMagic = "YOIOUT1\n"
 func ReadOutcome(r io.ReaderAt) (out Outcome, ok bool, err error) {
 	var b [OutcomeSize]byte
 	n, err := r.ReadAt(b[:], 0)
-	if n < len(b) {
+	if n < recordSize { // that of a Worker of an earlier version is no longer
 		if err == io.EOF || err == nil {
 			return Outcome{}, false, nil
 		}
@@ -96,6 +103,9 @@ func parseOutcome(b []byte) (Outcome, bool, error) {
 		UserTime:   timeval(48),
 		SystemTime: timeval(64),
 		MaxRSS:     i64(80) << 10,
+
+		OOM:         counted(b[recordSize:recordSize+counterSize], "oom_kill"),
+		TasksDenied: counted(b[recordSize+counterSize:], "max"),
 	}
 	if ws.Signaled() {
 		out.Signal, out.CoreDump = int(ws.Signal()), ws.CoreDump()
@@ -104,4 +114,15 @@ func parseOutcome(b []byte) (Outcome, bool, error) {
 		out.ExitCode = ws.ExitStatus()
 	}
 	return out, true, nil
+}
+
+// counted reports whether a flat keyed file (cgroup-v2.rst) has more than 0 for a key.
+func counted(text []byte, key string) bool {
+	for line := range bytes.Lines(text) {
+		f := bytes.Fields(line)
+		if len(f) == 2 && string(f[0]) == key {
+			return string(f[1]) != "0"
+		}
+	}
+	return false
 }

@@ -105,15 +105,20 @@ func (b *script) beforeFork() {
 	}
 }
 
+// counterFD is where those of Spec.Counters are: behind all that can be held, whose
+// numbers other processes look at (FirstHold).
+const counterFD = FirstHold + maxHold
+
 // becomeInit puts the init's descriptors where init_amd64.s expects them, and
 // those to hold behind them, and executes it. All else is close-on-exec.
 func (b *script) becomeInit() {
 	b.step("starting the sandbox's init", policy.CodeLaunchFailed, "")
-	places := []struct {
+	type place struct {
 		slot replay.Slot
 		fd   replay.Arg
 		used bool
-	}{
+	}
+	places := []place{
 		{slotSignals, slotSignals.Arg(), true},
 		{slotOutcome, num(b.outcome), true},
 		{slotTimer, slotTimer.Arg(), b.spec.WallClock > 0},
@@ -134,6 +139,12 @@ func (b *script) becomeInit() {
 		p := places[0]
 		p.slot, p.fd = slotHold+replay.Slot(i), num(f.Fd())
 		places = append(places, p)
+	}
+	if b.spec.Counters != nil {
+		for len(places) < counterFD {
+			places = append(places, place{})
+		}
+		places = append(places, place{slotMemoryEvents, slotMemoryEvents.Arg(), true}, place{slotPidsEvents, slotPidsEvents.Arg(), true})
 	}
 	// First all away from the final numbers, then to them.
 	b.Add(unix.SYS_FCNTL, num(b.initFD), num(unix.F_DUPFD_CLOEXEC), num(len(places))).Save(slotInit)

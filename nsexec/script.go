@@ -32,6 +32,8 @@ const (
 	slotStdio // three
 	_
 	_
+	slotMemoryEvents
+	slotPidsEvents
 	slotHold // maxHold
 )
 
@@ -58,6 +60,8 @@ type script struct {
 	// setupUID and setupGID are who builds the mount tree, inside.
 	setupUID, setupGID uint32
 	layers             int
+	// counters is where the names of Spec.Counters' files go, once they are known.
+	counters [2]replay.Arg
 	// pipes are those of Spec.Logs, by descriptor of the Worker: its end and PID 1's.
 	pipes [3]pipe
 	execs []candidate
@@ -148,6 +152,9 @@ func (b *script) needed() []int {
 	add(b.spec.Stdio[:]...)
 	add(b.spec.Hold...)
 	add(b.spec.Tasks...)
+	if c := b.spec.Counters; c != nil {
+		add(c.Mount)
+	}
 	add(b.spec.Logs.Dir.Mount)
 	for _, p := range b.pipes {
 		add(p.read, p.write)

@@ -1,6 +1,8 @@
 package nsexec
 
 import (
+	"path"
+
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/internal/replay"
@@ -98,6 +100,7 @@ func (b *script) parked() {
 	if b.spec.Parked != nil {
 		b.step("waiting for the launcher", policy.CodeLaunchFailed, "")
 		b.waitForLauncher()
+		b.openCounters()
 	}
 	tasks := make([]int, len(b.spec.Tasks))
 	for i, f := range b.spec.Tasks {
@@ -106,6 +109,42 @@ func (b *script) parked() {
 	b.enterGroups(tasks)
 	b.step("making the cgroup namespace", policy.CodeNamespacesUnavailable, "")
 	b.Add(unix.SYS_UNSHARE, num(unix.CLONE_NEWCGROUP))
+}
+
+// counterFiles are what Spec.Counters is about, in the order of the outcome file.
+var counterFiles = [2]string{"memory.events", "pids.events"}
+
+// maxCounterName bounds a file's name below Counters.Mount, with the zero behind it.
+const maxCounterName = 1024
+
+// openCounters opens files of which the launcher has written the names meanwhile. In
+// place of one that is not there stands the directory, of which nothing can be read.
+func (b *script) openCounters() {
+	if b.spec.Counters == nil {
+		return
+	}
+	b.step("opening the control group's counters", policy.CodeLimitsUnavailable, "")
+	for i, slot := range []replay.Slot{slotMemoryEvents, slotPidsEvents} {
+		b.counters[i] = b.Space(maxCounterName)
+		mount := num(b.spec.Counters.Mount.Fd())
+		b.Add(unix.SYS_FCNTL, mount, num(unix.F_DUPFD_CLOEXEC), num(0)).Save(slot)
+		b.Add(unix.SYS_OPENAT, mount, b.counters[i], num(unix.O_RDONLY|unix.O_CLOEXEC), num(0)).Save(slot).Tolerant()
+	}
+}
+
+// nameCounters is the launcher's part. A name that is too long is none.
+func (b *script) nameCounters() {
+	c := b.spec.Counters
+	if c == nil || c.Group == "" {
+		return
+	}
+	for i, file := range counterFiles {
+		var name [maxCounterName]byte
+		if s := path.Join(c.Group, file); len(s) < len(name) {
+			copy(name[:], s)
+			replay.Put(b.Program, b.counters[i], name)
+		}
+	}
 }
 
 // enterGroups has the process, which has one thread, write itself into cgroup v1

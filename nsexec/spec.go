@@ -111,6 +111,10 @@ type Spec struct {
 	// started, and the sandbox goes on when it returns nil. It is where a scope is
 	// made. The pidfd stays owned by Launch.
 	Parked func(pid int, pidfd *os.File) error
+	// Counters has PID 1 put what its control group has counted into the outcome. Where
+	// a service manager made the group, it takes it away with its last process, before
+	// anybody outside could look.
+	Counters *Counters
 	// Cgroup, a directory of cgroup2, is where PID 1 is born (CLONE_INTO_CGROUP).
 	Cgroup *os.File
 	// Tasks are the files tasks of cgroup v1 groups, open for writing, into which PID 1
@@ -128,6 +132,15 @@ type Spec struct {
 type UserLimit struct {
 	Name string
 	Max  int32
+}
+
+// Counters is a control group whose memory.events and pids.events, those that there
+// are, PID 1 opens once Parked has returned.
+type Counters struct {
+	// Mount is a directory of cgroup2, which may be a descriptor of O_PATH.
+	Mount *os.File
+	// Group is the group below it, for Parked to set. Empty is none.
+	Group string
 }
 
 // maxTasks bounds Spec.Tasks: there are not as many controllers that limit.

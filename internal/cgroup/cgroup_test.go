@@ -142,6 +142,11 @@ func TestUnified(t *testing.T) {
 			if err := tree.useV2(hierarchy{point: root, root: "/"}, test.own); err != nil {
 				t.Fatal(err)
 			}
+			// A manager limits by the controllers that there are, delegated or not.
+			there := strings.HasPrefix(test.controllers, "cpu memory")
+			if m := tree.Managed(); (m.Version == 2 && slices.Contains(m.Controllers, "memory") && !slices.Contains(m.Controllers, "hugetlb")) != there {
+				t.Errorf("managed: %+v", m)
+			}
 			if test.want == "" {
 				if tree.Version != 0 || tree.Reason == "" || tree.Fix == "" {
 					t.Errorf("%+v", tree)

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,9 @@ type Tree struct {
 	// Controllers are those that groups can be limited by, in v2's names, sorted.
 	Controllers []string
 	Reason, Fix string
+	// unified are the controllers of this process' group on v2, whoever may make groups
+	// below it.
+	unified []string
 
 	// dirs are where groups are made, absolute: by v1's controller name, or under
 	// "" on v2.
@@ -88,6 +92,34 @@ func Find() (*Tree, error) {
 	return t, nil
 }
 
+// Managed is what a service manager, which this process speaks to, can limit in groups
+// that it makes itself. Nothing needs to be delegated for that; and a user's manager
+// does not mark what it delegates (systemd 252).
+func (t *Tree) Managed() *Tree {
+	if len(t.unified) == 0 {
+		return t
+	}
+	return &Tree{Version: 2, Controllers: slices.Sorted(slices.Values(t.unified))}
+}
+
+// Place tells where a process is on v2: the mount, and the directory below that.
+func Place(pid int) (mount, dir string, err error) {
+	mounted, err := hierarchies("/proc/self/mountinfo")
+	if err != nil {
+		return "", "", err
+	}
+	own, err := ownPaths("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return "", "", err
+	}
+	for _, h := range mounted {
+		if at, ok := below(h.root, own[""]); h.controllers == nil && ok {
+			return h.point, strings.TrimPrefix(at, "/"), nil
+		}
+	}
+	return "", "", fs.ErrNotExist
+}
+
 // useV2 sets the tree up on v2 if groups with controllers can be made there.
 func (t *Tree) useV2(h hierarchy, own string) error {
 	at, ok := below(h.root, own)
@@ -114,6 +146,7 @@ func (t *Tree) useV2(h hierarchy, own string) error {
 		t.Reason, t.Fix = "the unified hierarchy has no controllers here", "Run the helper as a service with Delegate=yes, on a host with unified control groups."
 		return nil
 	}
+	t.unified = wanted
 	isRoot := at == "/" && h.root == "/"
 	switch {
 	case isRoot && !managed():
