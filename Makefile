@@ -28,7 +28,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 .PHONY: setup
-setup: ## install the Debian packages that building and testing need (root)
+setup: ## install the Debian packages that building and testing need, fetch the tests' kernel (root)
 	@scripts/setup
 
 .PHONY: build
