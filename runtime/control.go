@@ -138,6 +138,13 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 	if err == nil || ctx.Err() != nil || !errors.Is(dying.Err(), context.DeadlineExceeded) {
 		return w, err
 	}
+	// It may have ended long ago, and its record waits for a look at what it did.
+	look, cancel := context.WithTimeout(ctx, time.Second)
+	_, lerr := r.helper.Wait(look, id)
+	cancel()
+	if lerr == nil {
+		return r.WaitWorker(ctx, id)
+	}
 	return Worker{}, policy.Errorf(policy.CodeWorkerUnkillable, "runtime.stop", "the worker %s was killed and does not end", id).Because(err)
 }
 

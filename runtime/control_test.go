@@ -2,14 +2,17 @@ package runtime
 
 import (
 	"bytes"
+	"context"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"yoi.dev/yoi-runtime/helper"
 	"yoi.dev/yoi-runtime/internal/rootdir"
 	"yoi.dev/yoi-runtime/ledger/registry"
+	"yoi.dev/yoi-runtime/nsexec"
 	"yoi.dev/yoi-runtime/policy"
 )
 
@@ -73,5 +76,54 @@ func TestWorkerLogs(t *testing.T) {
 				t.Errorf("from %d, at most %d, follow %t: %q, next %d, %v; want %q, %d", c.offset, c.limit, follow, out.String(), next, err, c.want, c.next)
 			}
 		}
+	}
+}
+
+// slowLook is a helper whose Worker ended at once, while what it did takes long to look
+// at.
+type slowLook struct {
+	helper.Helper
+	killed chan struct{}
+}
+
+func (slowLook) Wait(context.Context, policy.WorkerID) (nsexec.Outcome, error) {
+	return nsexec.Outcome{}, nil
+}
+func (slowLook) Signal(context.Context, policy.WorkerID, int) error { return nil }
+func (h slowLook) Kill(context.Context, policy.WorkerID) error {
+	close(h.killed)
+	return nil
+}
+
+// TestStopSlowLook: a Worker that has ended is not one that cannot be killed, however
+// long its record takes.
+func TestStopSlowLook(t *testing.T) {
+	h := slowLook{killed: make(chan struct{})}
+	r := &Runtime{now: time.Now, helper: h, daemon: true}
+	var err error
+	if r.registry, err = registry.Open(t.Context(), filepath.Join(t.TempDir(), "r.db")); err != nil {
+		t.Fatal(err)
+	}
+	defer r.registry.Close()
+	w := registry.Worker{ID: policy.NewWorkerID(), AllocationID: "ws-1", WorkspaceID: "default", Status: registry.WorkerRunning, CreatedAt: time.Now()}
+	if err := r.registry.PutWorker(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	recorded := make(chan error, 1)
+	go func() {
+		<-h.killed
+		time.Sleep(deathGrace + 500*time.Millisecond)
+		_, err := r.registry.UpdateWorker(t.Context(), w.ID, func(w *registry.Worker) error {
+			w.Status = registry.WorkerExited
+			return nil
+		})
+		recorded <- err
+	}()
+	got, err := r.StopWorker(t.Context(), w.ID, StopRequest{Grace: time.Millisecond})
+	if err != nil || got.Status != WorkerExited {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := <-recorded; err != nil {
+		t.Error(err)
 	}
 }

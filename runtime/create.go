@@ -435,9 +435,9 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 	}
 	a.Evidence = b
 	c.evidence = ev
-	// Both wait for the disk, at once: neither counts before the workspace is kept.
-	written := make(chan error, 1)
-	go func() { written <- c.writeEvidence(append(b, '\n')) }()
+	// All wait for the disk, at once: none counts before the workspace is kept.
+	settled, written := c.settled(), make(chan error, 1)
+	go func() { written <- errors.Join(c.writeEvidence(append(b, '\n')), <-settled) }()
 	if err = c.r.registry.PutAllocation(ctx, a); err == nil {
 		c.undo = append(c.undo, func(ctx context.Context) error {
 			_, err := c.r.registry.SetAllocationStatus(ctx, a.ID, registry.AllocationFailed, a.Status)
@@ -457,6 +457,25 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 		return a, nil
 	}
 	return a, c.r.helper.Keep(ctx, c.id)
+}
+
+// settled tells when the workspace's files are on the disk. Their names get there with
+// any fsync(2) of a journaling file system, their content does not: git's files were
+// empty, and so nothing a repository, after a power failure.
+func (c *creation) settled() <-chan error {
+	done := make(chan error, 1)
+	if c.ephemeral {
+		done <- nil
+		return done
+	}
+	go func() {
+		dir, err := c.r.root.OpenDir(rootdir.Workspace(c.id))
+		if err == nil {
+			err = errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(dir.Fd()))), dir.Close())
+		}
+		done <- err
+	}()
+	return done
 }
 
 // writeEvidence makes materialization.json. An ephemeral workspace's need not
