@@ -194,6 +194,56 @@ func (r *Runtime) launchFailed(ctx context.Context, l launch, w registry.Worker,
 	if !l.outlives() {
 		return w, nil, err
 	}
+	if !errors.Is(err, policy.CodeUnavailable) {
+		r.recordUnbegun(ctx, w, err)
+		return w, nil, err
+	}
+	// The helper went away before it answered: the Worker may be there, and nobody
+	// would know of it. It stays "starting" until it is known to be gone, and who asks
+	// again at once shall not find its workspace taken.
+	gone := make(chan struct{})
+	r.wg.Go(func() {
+		defer close(gone)
+		if r.endUnanswered(r.background, w.ID) {
+			r.recordUnbegun(r.background, w, err)
+		}
+	})
+	select {
+	case <-gone:
+	case <-time.After(unansweredWait):
+	case <-ctx.Done():
+	}
+	return w, nil, err
+}
+
+// unansweredWait is longer than a helper's restart takes.
+const unansweredWait = 3 * time.Second
+
+// endUnanswered ends what a launch without an answer may have started, and reports
+// whether it is gone; if not, whoever recovers next follows it as any other.
+func (r *Runtime) endUnanswered(ctx context.Context, id policy.WorkerID) bool {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := r.helper.Kill(ctx, id)
+		if err == nil {
+			_, err = r.helper.Wait(ctx, id)
+		}
+		switch {
+		case err == nil, errors.Is(err, policy.CodeWorkerUnknown), errors.Is(err, policy.CodeWorkerNotRunning):
+			return true
+		case !errors.Is(err, policy.CodeUnavailable) && !errors.Is(err, policy.CodeCanceled):
+			r.log.Error("a worker whose launch was cut off cannot be ended", "worker", id, "error", err)
+			return false
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// recordUnbegun records a Worker that never was.
+func (r *Runtime) recordUnbegun(ctx context.Context, w registry.Worker, err error) {
 	d := policy.AsDiagnostic(err)
 	r.count().Ended(EndUnbegun)
 	r.workerEvent(policy.EventWorkerFailed, w, map[string]string{"diagnostic": string(d.Code)})
@@ -206,7 +256,6 @@ func (r *Runtime) launchFailed(ctx context.Context, l launch, w registry.Worker,
 	if uerr != nil {
 		r.log.Warn("failed launch not recorded", "worker", w.ID, "error", uerr)
 	}
-	return w, nil, err
 }
 
 // treesOf is an allocation's repositories in the helper's words.
