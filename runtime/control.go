@@ -167,7 +167,9 @@ func (r *Runtime) WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, e
 				return Worker{}, err
 			}
 		}
-		if _, err := r.helper.Wait(ctx, id); err != nil && !errors.Is(err, policy.CodeUnavailable) {
+		_, err = r.helper.Wait(ctx, id)
+		begun := !errors.Is(err, policy.CodeWorkerUnknown) || !r.follows(id) // else its launch got no answer
+		if err != nil && begun && !errors.Is(err, policy.CodeUnavailable) {
 			return Worker{}, err
 		}
 		if err := r.awaitRecord(ctx, id, while); err != nil {

@@ -204,6 +204,7 @@ func (r *Runtime) launchFailed(ctx context.Context, l launch, w registry.Worker,
 	gone := make(chan struct{})
 	r.wg.Go(func() {
 		defer close(gone)
+		defer r.unclaim(w.ID) // in the caller's place
 		if r.endUnanswered(r.background, w.ID) {
 			r.recordUnbegun(r.background, w, err)
 		}
@@ -222,7 +223,7 @@ const unansweredWait = 3 * time.Second
 // endUnanswered ends what a launch without an answer may have started, and reports
 // whether it is gone; if not, whoever recovers next follows it as any other.
 func (r *Runtime) endUnanswered(ctx context.Context, id policy.WorkerID) bool {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second/2) {
 		err := r.helper.Kill(ctx, id)
 		if err == nil {
 			_, err = r.helper.Wait(ctx, id)
@@ -412,6 +413,7 @@ func (r *Runtime) SpawnWorker(ctx context.Context, req SpawnWorkerRequest) (Work
 			}
 		}()
 		w, launched, err := r.start(ctx, a, l)
+		followed = w.Status == registry.WorkerFailed && errors.Is(err, policy.CodeUnavailable) // see launchFailed
 		if err != nil {
 			return Worker{}, err
 		}
@@ -466,6 +468,12 @@ func (r *Runtime) alone(on policy.AllocationID, but policy.WorkerID) bool {
 		return alone
 	})
 	return alone
+}
+
+// follows reports whether this process is at a Worker, and will record its end.
+func (r *Runtime) follows(id policy.WorkerID) bool {
+	_, ok := r.followed.Load(id)
+	return ok
 }
 
 // awaitRecord waits until the record of a Worker that has ended may say so: for whoever
