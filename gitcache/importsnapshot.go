@@ -466,7 +466,7 @@ func (im *snapshotImport) publishMirror(ctx context.Context) error {
 		return err
 	}
 	durable := make(chan error, 1)
-	go func() { durable <- errors.Join(os.Chmod(im.gitDir(), 0o755), syncTree(im.gitDir())) }()
+	go func() { durable <- errors.Join(os.Chmod(im.gitDir(), 0o755), SyncTree(im.gitDir())) }()
 	indexErr := im.tree.index(ctx, im.gitDir())
 	err := <-durable
 	if indexErr != nil {

@@ -144,10 +144,10 @@ func holds(top *os.File, e index.Entry) bool {
 	return bytes.Equal(h.Sum(nil), e.OID)
 }
 
-// syncTree makes a directory and all in it durable, file by file: of a file system
+// SyncTree makes a directory and all in it durable, file by file: of a file system
 // on which others write, syncfs(2) would wait for them too. Several at once: a
 // journal commits for many as for one.
-func syncTree(dir string) error {
+func SyncTree(dir string) error {
 	var paths []string
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err == nil && (d.IsDir() || d.Type().IsRegular()) {

@@ -44,6 +44,7 @@ type creation struct {
 	warnings []policy.Diagnostic
 	made     helper.MaterializeResult
 	evidence Evidence
+	git      []string // the new git directories
 	// undo holds what takes the finished steps back, in order.
 	undo []func(context.Context) error
 	// clean is the search for uncommitted changes, which goes on beside the steps.
@@ -394,6 +395,7 @@ func (c *creation) gitDirs(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		c.git = append(c.git, c.r.root.Abs(dir+"/.git"))
 	}
 	return nil
 }
@@ -464,18 +466,39 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 // empty, and so nothing a repository, after a power failure.
 func (c *creation) settled() <-chan error {
 	done := make(chan error, 1)
-	if c.ephemeral {
-		done <- nil
-		return done
-	}
-	go func() {
-		dir, err := c.r.root.OpenDir(rootdir.Workspace(c.id))
-		if err == nil {
-			err = errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(dir.Fd()))), dir.Close())
-		}
-		done <- err
-	}()
+	go func() { done <- c.settle() }()
 	return done
+}
+
+// settle waits for no more than it has to: syncfs(2) takes what others write along.
+func (c *creation) settle() error {
+	if c.ephemeral {
+		return nil
+	}
+	snapshots, layers := true, true // of what nobody has written to but git's directory
+	for _, t := range c.made.Repositories {
+		snapshots = snapshots && t.Strategy == policy.StrategyBtrfsSnapshot
+		layers = layers && (t.Strategy == policy.StrategyBtrfsSnapshot || t.Strategy == policy.StrategyOverlay)
+	}
+	for _, repo := range c.repos {
+		layers = layers && repo.patch == nil && len(repo.caches) == 0
+	}
+	shared := len(c.made.Caches) > 0
+	switch {
+	case c.fork != nil && snapshots && !shared:
+		return nil // a snapshot is a transaction, with all that is in it
+	case c.fork == nil && layers && !shared && c.dirty == policy.CleanPointOnly:
+		var errs []error
+		for _, dir := range c.git {
+			errs = append(errs, gitcache.SyncTree(dir))
+		}
+		return errors.Join(errs...)
+	}
+	dir, err := c.r.root.OpenDir(rootdir.Workspace(c.id))
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(dir.Fd()))), dir.Close())
 }
 
 // writeEvidence makes materialization.json. An ephemeral workspace's need not
