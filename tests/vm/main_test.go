@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// TestVM boots once for what limits do, and three times more behind losses of power.
+// TestVM boots once for what limits do, and twice more behind losses of power.
 func TestVM(t *testing.T) {
 	testenv.Long(t)
 	m := vm.New(t, tree(t))

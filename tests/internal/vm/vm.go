@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -50,6 +51,7 @@ type state struct {
 // running is the machine between Boot and LosePower.
 type running struct {
 	kill   func() error
+	killed atomic.Bool   // by us
 	dead   chan struct{} // closed when qemu is gone
 	served chan struct{} // closed when the disk has no client any more
 	agent  *agent.Client
@@ -191,15 +193,17 @@ func (m *Machine) launch() (disks, port net.Conn, err error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setsid: true}
 		err := cmd.Start()
 		if err == nil {
-			r.kill = cmd.Process.Kill
+			r.kill = func() error {
+				r.killed.Store(true)
+				return cmd.Process.Kill()
+			}
 		}
 		started <- err
 		if err != nil {
 			return
 		}
-		_ = cmd.Wait()
-		if out.Len() > 0 {
-			m.root.Logf("%s: %s", program, out.String())
+		if err := cmd.Wait(); out.Len() > 0 || !r.killed.Load() {
+			m.root.Logf("%s: %v %s", program, err, out.String())
 		}
 	}()
 	if err := <-started; err != nil {
