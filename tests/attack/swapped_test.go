@@ -52,6 +52,11 @@ func TestAttackSwappedPlaces(t *testing.T) {
 					})
 				}
 				d.Stop(t)
+				if racing {
+					// Whoever exchanges a directory in the moment in which it is renamed has the
+					// other one left: it is theirs, and no record of ours names it any more.
+					return
+				}
 				d.Start(t) // what was cut off half-way is the next start's
 				if _, err := d.Client.GC(t.Context(), runtime.GCRequest{}); err != nil {
 					t.Error(err)
