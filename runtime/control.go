@@ -89,6 +89,12 @@ const (
 	deathGrace = 5 * time.Second
 )
 
+// notThere says that the helper has no such process: it has ended, or its launch was cut
+// off. The record tells which.
+func notThere(err error) bool {
+	return errors.Is(err, policy.CodeWorkerNotRunning) || errors.Is(err, policy.CodeWorkerUnknown)
+}
+
 // StopWorker ends a Worker: TERM, the grace, KILL.
 func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRequest) (Worker, error) {
 	if req.Grace < 0 || req.Grace > time.Hour {
@@ -110,7 +116,7 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 			return Worker{}, err
 		}
 	}
-	if err := r.helper.Signal(ctx, id, int(unix.SIGTERM)); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+	if err := r.helper.Signal(ctx, id, int(unix.SIGTERM)); err != nil && !notThere(err) {
 		return Worker{}, err
 	}
 	grace, cancel := context.WithTimeout(ctx, req.Grace)
@@ -120,7 +126,7 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 		return w, err
 	}
 	// KILL by way of PID 1, which then records the end; it ends the rest itself.
-	if err := r.helper.Signal(ctx, id, int(unix.SIGKILL)); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+	if err := r.helper.Signal(ctx, id, int(unix.SIGKILL)); err != nil && !notThere(err) {
 		return Worker{}, err
 	}
 	last, cancel := context.WithTimeout(ctx, killGrace)
@@ -129,7 +135,7 @@ func (r *Runtime) StopWorker(ctx context.Context, id policy.WorkerID, req StopRe
 	if err == nil || ctx.Err() != nil {
 		return w, err
 	}
-	if err := r.helper.Kill(ctx, id); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
+	if err := r.helper.Kill(ctx, id); err != nil && !notThere(err) {
 		return Worker{}, err
 	}
 	dying, cancel := context.WithTimeout(ctx, deathGrace)
@@ -153,6 +159,7 @@ func (r *Runtime) WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, e
 	const longest = 100 * time.Millisecond
 	first := true
 	for while := 2 * time.Millisecond; ; while, first = min(2*while, longest), false {
+		followed := r.follows(id) // before its record could have said that it has ended
 		w, err := r.workerRecord(ctx, id)
 		if err != nil {
 			return Worker{}, err
@@ -168,7 +175,7 @@ func (r *Runtime) WaitWorker(ctx context.Context, id policy.WorkerID) (Worker, e
 			}
 		}
 		_, err = r.helper.Wait(ctx, id)
-		begun := !errors.Is(err, policy.CodeWorkerUnknown) || !r.follows(id) // else its launch got no answer
+		begun := !errors.Is(err, policy.CodeWorkerUnknown) || !followed // else its launch was cut off
 		if err != nil && begun && !errors.Is(err, policy.CodeUnavailable) {
 			return Worker{}, err
 		}

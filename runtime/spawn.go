@@ -512,6 +512,10 @@ func (r *Runtime) follow(w registry.Worker) {
 			if ctx.Err() != nil {
 				return // the next process to open this root follows it
 			}
+			if errors.Is(err, policy.CodeWorkerUnknown) && w.Status == registry.WorkerStarting {
+				r.recordUnbegun(context.WithoutCancel(ctx), w, err) // a launch that was cut off
+				return
+			}
 			if !errors.Is(err, policy.CodeUnavailable) && !errors.Is(err, policy.CodeCanceled) {
 				r.log.Error("worker cannot be followed", "worker", w.ID, "error", err)
 				r.settle(context.WithoutCancel(ctx), w, nsexec.Outcome{Lost: true})
