@@ -94,7 +94,7 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 	for _, commit := range o.Keep {
 		pinned[commit] = true
 	}
-	if err := r.clearPending(ctx); err != nil {
+	if err := r.clearPending(true); err != nil {
 		return 0, diskError(opGC, "a leftover cannot be removed", err)
 	}
 	if err := r.mendPins(); err != nil {
@@ -126,15 +126,16 @@ func (r *repo) forget(ctx context.Context, o GCOptions) (int, error) {
 	return dropped, nil
 }
 
-// clearPending removes what dead writers of refs left. The caller holds both
-// locks under which they write.
-func (r *repo) clearPending(ctx context.Context) error {
+// clearPending removes what dead writers of refs left. The caller holds the mirror's lock,
+// under which all but pins are written, and for those the pins'.
+func (r *repo) clearPending(pins bool) error {
 	entries, err := os.ReadDir(r.path("pending"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), awayPrefix) {
+		pin := strings.HasPrefix(e.Name(), pinPrefix)
+		if !strings.HasPrefix(e.Name(), awayPrefix) && (pins || !pin) {
 			err = errors.Join(err, os.Remove(r.path("pending", e.Name())))
 		}
 	}

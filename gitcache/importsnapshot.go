@@ -121,7 +121,7 @@ func (r *repo) importAgain(ctx context.Context, src Source, l *lockFile) (FetchR
 func (r *repo) importLocked(ctx context.Context, src Source, digest string, scope policy.Scope, l *lockFile) (imported, mark, error) {
 	none := imported{}
 	s := r.readState()
-	if err := r.c.removeTemporary(ctx, r.dir, tmpPrefix); err != nil {
+	if err := errors.Join(r.c.removeTemporary(ctx, r.dir, tmpPrefix), r.clearPending(false)); err != nil {
 		return none, mark{}, diskError(opImport, "a leftover cannot be removed", err)
 	}
 	created, aside := !r.exists(), ""

@@ -225,7 +225,9 @@ func (r *repo) writeRefIn(gitDir, ref, prefix, commit string) error {
 	return r.writePending(path, prefix, []byte(commit+"\n"), 0o644)
 }
 
-func pendingPin(holder string) string { return "pin-" + holder + "~" } // "~" is in no id
+const pinPrefix = "pin-"
+
+func pendingPin(holder string) string { return pinPrefix + holder + "~" } // "~" is in no id
 
 // writePending writes beside the mirror and renames into place, so that a crash
 // leaves no half-made file among git's refs. The prefix tells whose it is: a
