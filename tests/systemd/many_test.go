@@ -3,10 +3,12 @@ package systemd
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"yoi.dev/yoi-runtime/api"
 	"yoi.dev/yoi-runtime/policy"
@@ -187,7 +189,13 @@ func TestSustained(t *testing.T) {
 	}
 	census := func() host.Census { return h.Census("yoi-runtimed", "yoi-helper") }
 	run(2 * callers)
-	before := census()
+	// What follows a launch behind it, as the networks made in advance, is there then.
+	var before host.Census
+	h.Eventually("the daemons come to rest", func() bool {
+		before = census()
+		time.Sleep(2 * time.Second)
+		return reflect.DeepEqual(before, census())
+	})
 	run(launches)
 	var after host.Census
 	h.Eventually("what the launches had is gone", func() bool {
