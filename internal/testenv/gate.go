@@ -37,13 +37,19 @@ func Root(t testing.TB) {
 // Privileged is Root for a test that does without the namespace.
 func Privileged(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() == 0 && os.Getenv(envNoRoot) == "" {
-		return
+	if os.Geteuid() != 0 || os.Getenv(envNoRoot) != "" {
+		Lacking(t, "this test needs root: run it with sudo, or make root-test")
 	}
+}
+
+// Lacking ends a test that lacks what the machine could have: a skip at a desk, a
+// failure under CI, which has everything but what its kernel has not.
+func Lacking(t testing.TB, what string) {
+	t.Helper()
 	if CI() {
-		t.Fatal("this test needs root, and CI must have it")
+		t.Fatal(what)
 	}
-	t.Skip("this test needs root: run it with sudo, or make root-test")
+	t.Skip(what)
 }
 
 // Long is called first by a test that make unit leaves out. CI has the time.

@@ -16,10 +16,7 @@ func needs(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		if testenv.CI() {
-			t.Fatalf("%s is not installed: scripts/setup", name)
-		}
-		t.Skipf("%s is not installed: scripts/setup", name)
+		testenv.Lacking(t, name+" is not installed: scripts/setup")
 	}
 	return path
 }
@@ -33,10 +30,7 @@ func web(t *testing.T) string {
 	}
 	dir := filepath.Join(module, "backend/web")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules/playwright-core")); err != nil {
-		if testenv.CI() {
-			t.Fatal("backend/web/node_modules is missing: scripts/setup")
-		}
-		t.Skip("backend/web/node_modules is missing: scripts/setup")
+		testenv.Lacking(t, "backend/web/node_modules is missing: scripts/setup")
 	}
 	return dir
 }
