@@ -108,7 +108,7 @@ func TestProject(t *testing.T) {
 			var ws runtime.Workspace
 			y.Run(t, append([]string{"ws", "create", "app", "--json"}, limits...)...).Want(t, 0).JSON(t, &ws)
 			spawn := func(script string) string { return y.Work(t, ws.ID, script) }
-			const full = "head -c 8000000 /dev/urandom >f 2>/dev/null || echo bytes; rm f; for i in $(seq 80); do : >n$i || { echo inodes; break; }; done 2>/dev/null; rm -f n*"
+			const full = "head -c 8000000 /dev/urandom >f 2>/dev/null || echo bytes; rm f; for i in $(seq 80); do true >n$i || { echo inodes; break; }; done 2>/dev/null; rm -f n*"
 			if got := spawn("echo old >state; " + full); got != "bytes\ninodes\n" {
 				t.Errorf("the Worker says %q", got)
 			}

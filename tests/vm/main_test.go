@@ -36,6 +36,7 @@ func TestVM(t *testing.T) {
 		{"restart", testRestart},
 		{"embedded", testEmbedded},
 		{"user", testUser},
+		{"features", testFeatures},
 		{"stop", testStop},
 	} {
 		before := pids(m)
@@ -47,7 +48,7 @@ func TestVM(t *testing.T) {
 	testPowerLoss(t, m)
 }
 
-// tree is what `make install` installs.
+// tree is what `make install` installs, and tests of other packages.
 func tree(t *testing.T) string {
 	t.Helper()
 	module, err := rig.ModuleDir()
@@ -59,6 +60,9 @@ func tree(t *testing.T) string {
 	cmd.Dir = module
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, f := range features {
+		f.build(t, module, dir)
 	}
 	return dir
 }

@@ -11,9 +11,10 @@ import (
 	"strings"
 )
 
-// needed are the modules without which the machine has no root: Debian's kernel is
-// built with next to none. ext4 asks for crc32c by name, which no dependency tells.
-var needed = []string{"virtio_pci", "virtio_blk", "virtio_console", "9pnet_virtio", "9p", "overlay", "crc32c_generic", "ext4"}
+// needed are the modules without which the machine has no root, and those of the file
+// systems that its tests make on loop devices: Debian's kernel is built with next to
+// none. ext4 asks for crc32c and quotas by name, which no dependency tells.
+var needed = []string{"virtio_pci", "virtio_blk", "virtio_console", "9pnet_virtio", "9p", "overlay", "crc32c_generic", "ext4", "loop", "quota_v2", "xfs"}
 
 // kernel is what scripts/setup has unpacked.
 type kernel struct {
