@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/tests/internal/host"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
 // property is one of a unit's, as systemctl shows it.
@@ -30,8 +31,8 @@ func TestWatchdog(t *testing.T) {
 		"yoi-runtimed": func() func() { return lockDatabase(t, h, "/var/lib/yoi/runtime.db") },
 		"yoi-helper":   func() func() { return fillSocket(t, h) },
 	} {
-		ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-		wk := answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done"))
+		ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+		wk := rig.Answer[made](yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done"))
 		h.Eventually("the worker is ready", func() bool { return yoi(h, "worker", "logs", wk.ID).Stdout == "ready\n" })
 		release := hang()
 		h.Eventually(unit+" is killed by the watchdog", func() bool {
@@ -93,10 +94,10 @@ func TestReload(t *testing.T) {
 	pid := property(h, "yoi-runtimed", "MainPID")
 	cleanup := func() string {
 		t.Helper()
-		ws := answer[struct {
+		ws := rig.Answer[struct {
 			ID      string
 			Cleanup struct{ Mode string } `json:"cleanup_policy"`
-		}](t, yoi(h, "ws", "create", "--json", "app"))
+		}](yoi(h, "ws", "create", "--json", "app"))
 		yoi(h, "ws", "rm", ws.ID).Want(0)
 		return ws.Cleanup.Mode
 	}
@@ -120,7 +121,7 @@ func TestReload(t *testing.T) {
 			t.Fatalf("status ends with %d: %s", r.Code, r.Stderr)
 		}
 		r.Code = 0
-		for _, p := range answer[problems](t, r).Problems {
+		for _, p := range rig.Answer[problems](r).Problems {
 			if p.Name == "configuration" {
 				return p.State + ": " + p.Message
 			}
@@ -150,8 +151,8 @@ func TestStatusText(t *testing.T) {
 	h.Write("/run/systemd/system/yoi-helper.service.d/quick.conf", "[Service]\nWatchdogSec=2\n", 0o644)
 	h.OK("systemctl", "daemon-reload")
 	yoi(h, "repo", "add", "/srv/app").Want(0)
-	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-	wk := answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "1000"))
+	ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+	wk := rig.Answer[made](yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "1000"))
 	h.Eventually("the status is told", func() bool {
 		return strings.HasPrefix(property(h, "yoi-runtimed", "StatusText"), "1 Worker, 1 workspace, cache ") && property(h, "yoi-helper", "StatusText") == "1 Worker"
 	})

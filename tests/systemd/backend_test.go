@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"yoi.dev/yoi-runtime/tests/internal/host"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
 // request is one request to the Backend, by a client of the machine: METHOD PATH TOKEN
@@ -40,11 +41,11 @@ func TestBackend(t *testing.T) {
 		t.Error("the Backend starts without a configuration")
 	}
 	ask := backendOn(t, h)
-	ws := answer[made](t, ask("POST", "/execution-workspaces", `{"repository_id":"app"}`))
+	ws := rig.Answer[made](ask("POST", "/execution-workspaces", `{"repository_id":"app"}`))
 	h.OK("systemctl", "restart", "yoi-runtimed")
-	wk := answer[made](t, ask("POST", "/workers", `{"allocation_id":"`+ws.ID+`","command":["cat","README"]}`))
+	wk := rig.Answer[made](ask("POST", "/workers", `{"allocation_id":"`+ws.ID+`","command":["cat","README"]}`))
 	h.Eventually("the worker has ended", func() bool {
-		return answer[struct{ Status string }](t, ask("GET", "/workers/"+wk.ID)).Status == "exited"
+		return rig.Answer[struct{ Status string }](ask("GET", "/workers/"+wk.ID)).Status == "exited"
 	})
 	if out := ask("GET", "/workers/"+wk.ID+"/logs").Want(0).Stdout; !strings.Contains(out, "hello") {
 		t.Errorf("the log says %q", out)

@@ -9,6 +9,7 @@ import (
 
 	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/tests/internal/host"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
 // entry is one of the journal's, by field. What is not UTF-8 is a list of numbers.
@@ -70,12 +71,12 @@ func told(t *testing.T, h *host.Host, worker string) []string {
 
 func spawned(t *testing.T, h *host.Host, ws string, args ...string) string {
 	t.Helper()
-	return answer[made](t, yoi(h, append([]string{"worker", "spawn", "--json", ws, "--"}, args...)...)).ID
+	return rig.Answer[made](yoi(h, append([]string{"worker", "spawn", "--json", ws, "--"}, args...)...)).ID
 }
 
 func workspace(t *testing.T, h *host.Host) string {
 	t.Helper()
-	return answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
+	return rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
 }
 
 // TestJournal: the journal tells every event and every refusal, by fields that can be
@@ -85,7 +86,7 @@ func TestJournal(t *testing.T) {
 	yoi(h, "repo", "add", "/srv/app").Want(0)
 	ws := workspace(t, h)
 	const secret = "hunter2-in-an-argument"
-	wk := answer[made](t, yoi(h, "worker", "spawn", "--json", "--env", "TOKEN="+secret, ws, "--", "sh", "-c", "trap 'exit 3' USR1; while :; do sleep 0.05; done")).ID
+	wk := rig.Answer[made](yoi(h, "worker", "spawn", "--json", "--env", "TOKEN="+secret, ws, "--", "sh", "-c", "trap 'exit 3' USR1; while :; do sleep 0.05; done")).ID
 	yoi(h, "worker", "exec", wk, "--", "echo", secret).Want(0)
 	yoi(h, "worker", "pause", wk).Want(0)
 	yoi(h, "worker", "resume", wk).Want(0)
@@ -108,9 +109,9 @@ func TestJournal(t *testing.T) {
 		}
 		events = append(events, e)
 	}
-	runtimeID := answer[struct {
+	runtimeID := rig.Answer[struct {
 		RuntimeID string `json:"runtime_id"`
-	}](t, yoi(h, "info", "--json")).RuntimeID
+	}](yoi(h, "info", "--json")).RuntimeID
 	told(t, h, wk)
 	var kinds []string
 	for _, e := range journal(t, h, "_SYSTEMD_UNIT=yoi-runtimed.service", "SYSLOG_IDENTIFIER=yoi-runtimed") {
@@ -254,7 +255,7 @@ func tellsNoSecret(t *testing.T, h *host.Host) {
 	h.Write("/var/lib/yoi/config.toml", "[secrets.token]\nfile = \"/etc/yoi/token\"\n", 0o600)
 	h.OK("chown", "yoi:yoi", "/etc/yoi/token", "/var/lib/yoi/config.toml")
 	h.OK("systemctl", "restart", "yoi-runtimed")
-	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked", "--secret", "token")).ID
+	ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked", "--secret", "token")).ID
 	wk := spawned(t, h, ws, "sh", "-c", "cat /run/secrets/token")
 	ended(t, h, wk)
 	if got, want := told(t, h, wk), []string{"worker.started", "worker.output_left_out", "worker.ended"}; !slices.Equal(got, want) {

@@ -14,6 +14,7 @@ import (
 	"yoi.dev/yoi-runtime/internal/cgroup"
 	"yoi.dev/yoi-runtime/systemd"
 	"yoi.dev/yoi-runtime/tests/internal/host"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
 // scopeProgram is the test binary's name while it puts a process of the machine into
@@ -74,7 +75,7 @@ func TestScopeLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Write("/var/tmp/"+scopeProgram, string(self), 0o755)
-	end := answer[cgroup.ScopeEnd](t, h.Run("/var/tmp/"+scopeProgram))
+	end := rig.Answer[cgroup.ScopeEnd](h.Run("/var/tmp/" + scopeProgram))
 	if end != (cgroup.ScopeEnd{TimedOut: true}) {
 		t.Errorf("the end of its time: %+v", end)
 	}
@@ -119,13 +120,13 @@ func TestEnds(t *testing.T) {
 		}},
 		"stop": {args: []string{"--", "sleep", "1000"}, act: func(wk string) { h.OK("systemctl", "stop", "yoi-"+wk+".scope") }},
 	} {
-		ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
-		wk := answer[made](t, yoi(h, append([]string{"worker", "spawn", "--json", ws}, c.args...)...)).ID
+		ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
+		wk := rig.Answer[made](yoi(h, append([]string{"worker", "spawn", "--json", ws}, c.args...)...)).ID
 		if c.act != nil {
 			c.act(wk)
 		}
 		yoi(h, "worker", "wait", wk)
-		got := answer[outcome](t, yoi(h, "worker", "show", "--json", wk)).Outcome
+		got := rig.Answer[outcome](yoi(h, "worker", "show", "--json", wk)).Outcome
 		var want outcome
 		switch strings.Fields(name)[0] {
 		case "memory":

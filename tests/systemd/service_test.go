@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -83,15 +82,6 @@ func yoi(h *host.Host, args ...string) host.Result {
 	return agent(h, append([]string{"yoi", "--socket", "/run/yoi/runtimed.sock"}, args...)...)
 }
 
-// answer decodes a command's --json.
-func answer[T any](t *testing.T, r host.Result) (v T) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(r.Want(0).Stdout), &v); err != nil {
-		t.Fatalf("%v\n%s%s", err, r.Stdout, r.Stderr)
-	}
-	return v
-}
-
 type made struct{ ID string }
 
 type worker struct {
@@ -107,7 +97,7 @@ type worker struct {
 func ended(t *testing.T, h *host.Host, id string) worker {
 	t.Helper()
 	yoi(h, "worker", "wait", id)
-	return answer[worker](t, yoi(h, "worker", "show", "--json", id))
+	return rig.Answer[worker](yoi(h, "worker", "show", "--json", id))
 }
 
 // TestService is an operator's and a user's first day: set up, a Worker, its end, and
@@ -125,8 +115,8 @@ func TestService(t *testing.T) {
 		t.Error("somebody outside the group yoi was served")
 	}
 	yoi(h, "repo", "add", "/srv/app").Want(0)
-	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-	wk := answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "cat README; exit 3"))
+	ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+	wk := rig.Answer[made](yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "cat README; exit 3"))
 	if w := ended(t, h, wk.ID); w.Outcome == nil || w.Outcome.ExitCode == nil || *w.Outcome.ExitCode != 3 {
 		t.Errorf("%+v", w)
 	}
@@ -155,8 +145,8 @@ func TestRestart(t *testing.T) {
 			})
 		},
 	} {
-		ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-		wk := answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'echo told; exit 5' USR1; echo ready; while :; do sleep 0.05; done"))
+		ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+		wk := rig.Answer[made](yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'echo told; exit 5' USR1; echo ready; while :; do sleep 0.05; done"))
 		h.Eventually("the worker is ready", func() bool { return yoi(h, "worker", "logs", wk.ID).Stdout == "ready\n" })
 		act()
 		yoi(h, "worker", "signal", wk.ID, "USR1").Want(0)
@@ -175,13 +165,13 @@ func TestRestart(t *testing.T) {
 func TestPowerLoss(t *testing.T) {
 	h := installed(t)
 	yoi(h, "repo", "add", "/srv/app").Want(0)
-	kept := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-	wk := answer[made](t, yoi(h, "worker", "spawn", "--json", kept.ID, "--", "sleep", "1000"))
+	kept := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+	wk := rig.Answer[made](yoi(h, "worker", "spawn", "--json", kept.ID, "--", "sleep", "1000"))
 	h.Kill()
 	h.Boot()
-	list := answer[struct {
+	list := rig.Answer[struct {
 		Items []struct{ ID, Status string }
-	}](t, yoi(h, "ws", "list", "--json"))
+	}](yoi(h, "ws", "list", "--json"))
 	if len(list.Items) != 1 || list.Items[0].ID != kept.ID || list.Items[0].Status != "active" {
 		t.Errorf("workspaces after the loss of power: %+v", list)
 	}
@@ -214,8 +204,8 @@ func TestPackage(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	yoi(h, "repo", "add", "/srv/app").Want(0)
-	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-	answer[made](t, yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "987654"))
+	ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+	rig.Answer[made](yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "987654"))
 	h.OK("dpkg", "--remove", "yoi-runtime")
 	if r := h.Run("pgrep", "--full", "--list-full", "^sleep 987654"); r.Code == 0 {
 		t.Errorf("a worker outlives the package: %s", r.Stdout)
@@ -240,8 +230,8 @@ func TestScopes(t *testing.T) {
 	yoi(h, "repo", "add", "/srv/app").Want(0)
 	spawn := func(args ...string) (ws, wk string) {
 		t.Helper()
-		ws = answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
-		wk = answer[made](t, yoi(h, append([]string{"worker", "spawn", "--json", ws, "--"}, args...)...)).ID
+		ws = rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
+		wk = rig.Answer[made](yoi(h, append([]string{"worker", "spawn", "--json", ws, "--"}, args...)...)).ID
 		return ws, wk
 	}
 	const odd = "$HOME ${HOME} %n %% $$"
@@ -311,12 +301,12 @@ func TestWithoutManager(t *testing.T) {
 	h.Write("/run/systemd/system/yoi-helper.service.d/deaf.conf", "[Service]\nInaccessiblePaths=/run/systemd/private\n", 0o644)
 	h.OK("systemctl", "daemon-reload")
 	yoi(h, "repo", "add", "/srv/app").Want(0)
-	ws := answer[made](t, yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+	ws := rig.Answer[made](yoi(h, "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
 	spawned := yoi(h, "worker", "spawn", "--json", ws.ID, "--", "sleep", "987654")
-	wk := answer[struct {
+	wk := rig.Answer[struct {
 		ID          string
 		Diagnostics []struct{ Code string }
-	}](t, spawned)
+	}](spawned)
 	if len(wk.Diagnostics) != 1 || wk.Diagnostics[0].Code != "service_manager_unavailable" {
 		t.Errorf("nothing says that the worker has no scope: %s", spawned.Stdout)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"yoi.dev/yoi-runtime/tests/internal/host"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
 // userManager gives an ordinary user a service manager that outlives a session
@@ -42,11 +43,11 @@ func TestUserManager(t *testing.T) {
 			})
 		},
 	} {
-		ws := answer[made](t, as("yoi", "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
-		wk := answer[struct {
+		ws := rig.Answer[made](as("yoi", "ws", "create", "--json", "app", "--cleanup", "keep_until_asked"))
+		wk := rig.Answer[struct {
 			ID          string
 			Diagnostics []struct{ Code string }
-		}](t, as("yoi", "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'echo told; exit 5' USR1; cat README; while :; do sleep 0.05; done"))
+		}](as("yoi", "worker", "spawn", "--json", ws.ID, "--", "sh", "-c", "trap 'echo told; exit 5' USR1; cat README; while :; do sleep 0.05; done"))
 		if len(wk.Diagnostics) != 0 {
 			t.Errorf("%s: %+v", name, wk.Diagnostics)
 		}
@@ -58,7 +59,7 @@ func TestUserManager(t *testing.T) {
 		act()
 		as("yoi", "worker", "signal", wk.ID, "USR1").Want(0)
 		as("yoi", "worker", "wait", wk.ID)
-		w := answer[worker](t, as("yoi", "worker", "show", "--json", wk.ID))
+		w := rig.Answer[worker](as("yoi", "worker", "show", "--json", wk.ID))
 		if w.Outcome == nil || w.Outcome.ExitCode == nil || *w.Outcome.ExitCode != 5 {
 			t.Errorf("%s: %+v", name, w)
 		}

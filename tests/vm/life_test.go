@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 	"yoi.dev/yoi-runtime/tests/internal/vm"
 )
 
@@ -163,8 +164,8 @@ func testUser(t *testing.T, m *vm.Machine) {
 	env = append(env, "YOI_SOCKET=/run/user/"+id+"/yoi/runtimed.sock")
 	as("systemctl", "--user", "enable", "--now", "yoi-runtimed.socket").Want(0)
 	as("yoi", "repo", "add", "/home/ada/app").Want(0)
-	ws := answer[struct{ ID string }](t, as("yoi", "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
-	w := answer[worker](t, as("yoi", "worker", "spawn", "--json", ws, "--limit", "memory_max=64M", "--limit", "tasks=50", "--limit", "cpu_percent=150", "--", "sh", "-c", eat))
+	ws := rig.Answer[struct{ ID string }](as("yoi", "ws", "create", "--json", "app", "--cleanup", "keep_until_asked")).ID
+	w := rig.Answer[worker](as("yoi", "worker", "spawn", "--json", ws, "--limit", "memory_max=64M", "--limit", "tasks=50", "--limit", "cpu_percent=150", "--", "sh", "-c", eat))
 	if w.Protections.Cgroup != 2 || len(w.Diagnostics) != 0 {
 		t.Errorf("by the user's manager: %+v", w)
 	}
@@ -178,11 +179,11 @@ func testUser(t *testing.T, m *vm.Machine) {
 	}
 	as("yoi", "worker", "stop", w.ID).Want(0)
 	as("yoi", "worker", "wait", w.ID)
-	if o := answer[worker](t, as("yoi", "worker", "show", "--json", w.ID)).Outcome; o == nil || !o.OOM {
+	if o := rig.Answer[worker](as("yoi", "worker", "show", "--json", w.ID)).Outcome; o == nil || !o.OOM {
 		t.Errorf("by the user's manager: %+v", o)
 	}
 	// What the user's manager was not given itself is said, and refused where it must be kept.
-	w = answer[worker](t, as("yoi", "worker", "spawn", "--json", ws, "--limit", "io_weight=50", "--", "true"))
+	w = rig.Answer[worker](as("yoi", "worker", "spawn", "--json", ws, "--limit", "io_weight=50", "--", "true"))
 	if len(w.Diagnostics) != 1 || w.Diagnostics[0].Code != "limits_unavailable" {
 		t.Errorf("a controller that the user has not: %+v", w)
 	}

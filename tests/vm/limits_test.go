@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 	"yoi.dev/yoi-runtime/tests/internal/vm"
 )
 
@@ -20,9 +21,9 @@ func testMachine(t *testing.T, m *vm.Machine) {
 	if out := m.OK("sh", "-c", "grep -c cgroup /proc/mounts; cat /proc/1/comm; hostname"); out != "1\nsystemd\nvm\n" {
 		t.Errorf("%q", out)
 	}
-	checks := answer[struct {
+	checks := rig.Answer[struct {
 		Checks []struct{ Name, State, Message string }
-	}](t, yoi(m, "doctor", "--json"))
+	}](yoi(m, "doctor", "--json"))
 	for _, c := range checks.Checks {
 		if c.Name == "cgroups" && (c.State != "ok" || c.Message != "version 2: cpu, io, memory, pids") {
 			t.Errorf("doctor says: %s: %s", c.State, c.Message)

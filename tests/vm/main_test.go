@@ -87,12 +87,6 @@ func yoi(m *vm.Machine, args ...string) vm.Result {
 	return m.RunAs("agent", []string{"YOI_SOCKET=/run/yoi/runtimed.sock"}, append([]string{"yoi"}, args...)...)
 }
 
-// answer decodes a command's --json.
-func answer[T any](t *testing.T, r vm.Result) T {
-	t.Helper()
-	return decode[T](t, r.Want(0).Stdout)
-}
-
 func decode[T any](t *testing.T, text string) (v T) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
@@ -124,7 +118,7 @@ type outcome struct {
 
 func workspace(t *testing.T, m *vm.Machine, args ...string) string {
 	t.Helper()
-	return answer[struct{ ID string }](t, yoi(m, append([]string{"ws", "create", "--json", "app", "--cleanup", "keep_until_asked"}, args...)...)).ID
+	return rig.Answer[struct{ ID string }](yoi(m, append([]string{"ws", "create", "--json", "app", "--cleanup", "keep_until_asked"}, args...)...)).ID
 }
 
 // spawn starts a Worker in a workspace of its own, and removes that when the test ends.
@@ -136,7 +130,7 @@ func spawn(t *testing.T, m *vm.Machine, args ...string) worker {
 func spawnIn(t *testing.T, m *vm.Machine, ws string, args ...string) worker {
 	t.Helper()
 	t.Cleanup(func() { yoi(m, "ws", "rm", "--stop", "--discard", ws).Want(0) })
-	w := answer[worker](t, yoi(m, append([]string{"worker", "spawn", "--json", ws}, args...)...))
+	w := rig.Answer[worker](yoi(m, append([]string{"worker", "spawn", "--json", ws}, args...)...))
 	if len(w.Diagnostics) != 0 {
 		t.Errorf("a worker by %q: %+v", args, w.Diagnostics)
 	}
@@ -154,7 +148,7 @@ func said(m *vm.Machine, id, line string) {
 func ended(t *testing.T, m *vm.Machine, id string) outcome {
 	t.Helper()
 	yoi(m, "worker", "wait", id)
-	w := answer[worker](t, yoi(m, "worker", "show", "--json", id))
+	w := rig.Answer[worker](yoi(m, "worker", "show", "--json", id))
 	if w.Outcome == nil {
 		t.Fatalf("worker %s is %s", id, w.Status)
 	}

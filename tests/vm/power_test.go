@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 	"yoi.dev/yoi-runtime/tests/internal/vm"
 )
 
@@ -50,14 +51,14 @@ func losePower(t *testing.T, m *vm.Machine, round int, survives func() bool) {
 	}
 	m.OK("sh", "-c", "echo $1 >/proc/sys/vm/dirty_writeback_centisecs; echo 1 >/proc/sys/vm/dirty_expire_centisecs", "sh", writeback)
 	kept := workspace(t, m)
-	work := answer[worker](t, yoi(m, "worker", "spawn", "--json", kept, "--", "sh", "-c",
+	work := rig.Answer[worker](yoi(m, "worker", "spawn", "--json", kept, "--", "sh", "-c",
 		`echo more >>README && git -c user.name=a -c user.email=a@example.com commit -qam "$1"`, "sh", name)).ID
 	if o := ended(t, m, work); o != (outcome{}) {
 		t.Fatalf("the work: %+v", o)
 	}
 	yoi(m, "ws", "collect", "--as", name, kept).Want(0)
 	// It starts when what the first one did is on the disk, since its mounts are gone then.
-	running := answer[worker](t, yoi(m, "worker", "spawn", "--json", kept, "--", "sleep", "1000")).ID
+	running := rig.Answer[worker](yoi(m, "worker", "spawn", "--json", kept, "--", "sleep", "1000")).ID
 	var acked string
 	if round > 1 {
 		background(m, "yoi", "run", "--repo", "/srv/app", "--", "sleep", "1000")
@@ -73,9 +74,9 @@ func losePower(t *testing.T, m *vm.Machine, round int, survives func() bool) {
 	m.Boot()
 
 	m.OK("yoi", "--runtime-root", "/var/lib/yoi", "ledger", "verify")
-	list := answer[struct {
+	list := rig.Answer[struct {
 		Items []struct{ ID, Status string }
-	}](t, yoi(m, "ws", "list", "--json"))
+	}](yoi(m, "ws", "list", "--json"))
 	var have []string
 	for _, ws := range list.Items {
 		have = append(have, ws.ID)
@@ -120,7 +121,7 @@ func losePower(t *testing.T, m *vm.Machine, round int, survives func() bool) {
 	slices.Reverse(told[1:])
 	told = slices.DeleteFunc(told, func(ws string) bool { return !slices.Contains(have, ws) })
 	for _, ws := range told[:min(4, len(told))] {
-		w := answer[worker](t, yoi(m, "worker", "spawn", "--json", ws, "--", "sh", "-c", "git fsck --strict --no-dangling 2>&1 && git log --format=%s && git status --short && cat README")).ID
+		w := rig.Answer[worker](yoi(m, "worker", "spawn", "--json", ws, "--", "sh", "-c", "git fsck --strict --no-dangling 2>&1 && git log --format=%s && git status --short && cat README")).ID
 		o, out := ended(t, m, w), yoi(m, "worker", "logs", w).Stdout
 		want := "first\nhello\n"
 		if ws == kept {
@@ -130,7 +131,7 @@ func losePower(t *testing.T, m *vm.Machine, round int, survives func() bool) {
 			t.Errorf("in the workspace %s git says %q: %+v", ws, out, o)
 		}
 	}
-	collected := answer[struct{ ID string }](t, yoi(m, "ws", "create", "--json", "app@collected:"+name, "--cleanup", "keep_until_asked")).ID
+	collected := rig.Answer[struct{ ID string }](yoi(m, "ws", "create", "--json", "app@collected:"+name, "--cleanup", "keep_until_asked")).ID
 	yoi(m, append([]string{"ws", "rm", "--discard", collected}, have...)...).Want(0)
 	yoi(m, "gc").Want(0)
 	if out := yoi(m, "ledger", "show", "--held", "--json").Want(0).Stdout; out != "" {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
 // Manager is the service manager that a Host starts.
@@ -184,12 +185,7 @@ func (h *Host) enter(args ...string) *exec.Cmd {
 }
 
 // Result is what a command of the machine did.
-type Result struct {
-	t              testing.TB
-	what           string
-	Code           int
-	Stdout, Stderr string
-}
+type Result = rig.Output
 
 // Run runs a command as root in a service of its own and waits for it.
 func (h *Host) Run(args ...string) Result {
@@ -216,7 +212,7 @@ func (h *Host) RunAs(user string, args ...string) Result {
 	if err != nil && !errors.As(err, &exit) {
 		h.t.Fatal(err)
 	}
-	return Result{t: h.t, what: strings.Join(args, " "), Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
+	return Result{T: h.t, What: strings.Join(args, " "), Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
 // Direct runs a command that must succeed as root, in no unit of the machine's: where
@@ -239,21 +235,8 @@ func (h *Host) OK(args ...string) string {
 	return h.Run(args...).Want(0).Stdout
 }
 
-// Want fails the test if the command ended otherwise.
-func (r Result) Want(code int) Result {
-	r.t.Helper()
-	if r.Code != code {
-		r.t.Fatalf("%s ended with %d, not %d\n%s%s", r.what, r.Code, code, r.Stdout, r.Stderr)
-	}
-	return r
-}
-
 // Eventually waits for a condition of the machine that has no event to wait for.
 func (h *Host) Eventually(what string, cond func() bool) {
 	h.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("%s: not within a minute", what)
-		}
-	}
+	rig.Await(h.t, what, time.Minute, 20*time.Millisecond, cond)
 }

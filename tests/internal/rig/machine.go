@@ -200,11 +200,7 @@ func ipc(t testing.TB) []string {
 // Eventually waits up to a minute for something that another process does.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
+	Await(t, what, time.Minute, 5*time.Millisecond, cond)
 }
 
 // SignalMarked signals the process whose command line holds marker: a Worker,

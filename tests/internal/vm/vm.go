@@ -300,12 +300,7 @@ func (m *Machine) LosePower(survives func() bool) {
 }
 
 // Result is what a command of the machine did.
-type Result struct {
-	t              testing.TB
-	what           string
-	Code           int // -1 for a signal
-	Stdout, Stderr string
-}
+type Result = rig.Output
 
 // Run runs a command as root and waits for it.
 func (m *Machine) Run(args ...string) Result {
@@ -336,7 +331,7 @@ func (m *Machine) Try(user string, env []string, args ...string) (Result, error)
 	if err != nil {
 		return Result{}, fmt.Errorf("%q: %w", args, err)
 	}
-	return Result{t: m.t, what: strings.Join(args, " "), Code: r.Code, Stdout: string(r.Stdout), Stderr: string(r.Stderr)}, nil
+	return Result{T: m.t, What: strings.Join(args, " "), Code: r.Code, Stdout: string(r.Stdout), Stderr: string(r.Stderr)}, nil
 }
 
 // OK is Run of what must succeed, and its output.
@@ -345,21 +340,8 @@ func (m *Machine) OK(args ...string) string {
 	return m.Run(args...).Want(0).Stdout
 }
 
-// Want fails the test if the command ended otherwise.
-func (r Result) Want(code int) Result {
-	r.t.Helper()
-	if r.Code != code {
-		r.t.Fatalf("%s ended with %d, not %d\n%s%s", r.what, r.Code, code, r.Stdout, r.Stderr)
-	}
-	return r
-}
-
 // Eventually waits for a condition of the machine that has no event to wait for.
 func (m *Machine) Eventually(what string, cond func() bool) {
 	m.t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			m.t.Fatalf("%s: not within %v", what, patience)
-		}
-	}
+	rig.Await(m.t, what, patience, 50*time.Millisecond, cond)
 }
