@@ -143,15 +143,32 @@ func (l *Local) changedAbove(ctx context.Context, req ChangedRequest) (res Chang
 	return res, nil
 }
 
+// listDir opens a directory of a tree that may be hostile, "" for its top, and reads its
+// names, if there are not more than most.
+func listDir(top *os.File, dir string, most int) (d *os.File, names []string, ok bool) {
+	if dir == "" {
+		dir = "."
+	}
+	d, err := rootdir.OpenAt(top, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, nil, false
+	}
+	names, err = d.Readdirnames(most + 1)
+	if err != nil && err != io.EOF || len(names) > most {
+		d.Close()
+		return nil, nil, false
+	}
+	return d, names, true
+}
+
 // changedIn adds one directory's entries, and returns the directories in it.
 func changedIn(top *os.File, dir string, res *ChangedResult) (below []string, known bool) {
-	d := top
+	d, names, ok := listDir(top, dir, maxChangedFiles)
+	if !ok {
+		return nil, false
+	}
+	defer d.Close()
 	if dir != "" {
-		var err error
-		if d, err = rootdir.OpenAt(top, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
-			return nil, false
-		}
-		defer d.Close()
 		n, err := unix.Fgetxattr(int(d.Fd()), "user.overlay.opaque", make([]byte, 16))
 		if err == nil && n > 0 {
 			res.Gone = append(res.Gone, []byte(dir))
@@ -159,10 +176,6 @@ func changedIn(top *os.File, dir string, res *ChangedResult) (below []string, kn
 			return nil, false
 		}
 		dir += "/"
-	}
-	names, err := d.Readdirnames(maxChangedFiles + 1)
-	if (err != nil && err != io.EOF) || len(names) > maxChangedFiles {
-		return nil, false
 	}
 	for _, n := range names {
 		if n == ".git" && dir == "" {

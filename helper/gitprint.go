@@ -6,12 +6,11 @@ import (
 	"encoding/hex"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"yoi.dev/yoi-runtime/internal/rootdir"
 )
 
 const (
@@ -51,22 +50,14 @@ func printOf(top *os.File, now time.Time) string {
 
 // printDir adds what is in one directory, and returns the directories in it.
 func printDir(h io.Writer, top *os.File, dir string, now time.Time, n *int) (below []string, ok bool) {
-	d := top
-	if dir != "" {
-		var err error
-		if d, err = rootdir.OpenAt(top, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
-			return nil, false
-		}
-		defer d.Close()
-		dir += "/"
-	}
-	names, err := d.Readdirnames(maxPrinted + 1)
-	if err != nil && err != io.EOF {
+	d, names, ok := listDir(top, dir, maxPrinted)
+	if !ok {
 		return nil, false
 	}
+	defer d.Close()
 	slices.Sort(names)
 	for _, name := range names {
-		if d == top && (name == "objects" || name == "index") { // git status writes the index again
+		if dir == "" && (name == "objects" || name == "index") { // git status writes the index again
 			continue
 		}
 		var st unix.Stat_t
@@ -76,13 +67,14 @@ func printDir(h io.Writer, top *os.File, dir string, now time.Time, n *int) (bel
 		if now.Sub(time.Unix(st.Ctim.Unix())) < settled {
 			return nil, false
 		}
-		line := append([]byte(dir+name), 0)
+		rel := path.Join(dir, name)
+		line := append([]byte(rel), 0)
 		for _, v := range []uint64{st.Ino, uint64(st.Mode), uint64(st.Size), uint64(st.Ctim.Sec), uint64(st.Ctim.Nsec), uint64(st.Mtim.Sec), uint64(st.Mtim.Nsec)} {
 			line = binary.LittleEndian.AppendUint64(line, v)
 		}
 		_, _ = h.Write(line) // a hash takes everything
 		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			below = append(below, dir+name)
+			below = append(below, rel)
 		}
 	}
 	return below, true

@@ -438,19 +438,24 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 	a.Evidence = b
 	c.evidence = ev
 	// All wait for the disk, at once: none counts before the workspace is kept.
-	settled, written := c.settled(), make(chan error, 1)
-	go func() { written <- errors.Join(c.writeEvidence(append(b, '\n')), <-settled) }()
+	const op = "runtime.create"
+	written, settled := make(chan error, 1), make(chan error, 1)
+	go func() {
+		written <- rootdir.Failed(op, "the evidence cannot be written", c.writeEvidence(append(b, '\n')))
+	}()
+	go func() {
+		settled <- rootdir.Failed(op, "the workspace's files cannot be written to the disk", c.settle())
+	}()
 	if err = c.r.registry.PutAllocation(ctx, a); err == nil {
 		c.undo = append(c.undo, func(ctx context.Context) error {
 			_, err := c.r.registry.SetAllocationStatus(ctx, a.ID, registry.AllocationFailed, a.Status)
 			return err
 		})
 	}
-	if err := <-written; err != nil {
-		if d := rootdir.NoRoom("runtime.create", err); d != nil {
-			return a, d
+	for _, werr := range []error{<-written, <-settled} {
+		if werr != nil {
+			return a, werr
 		}
-		return a, policy.Errorf(policy.CodeInternal, "runtime.create", "the evidence cannot be written").Because(err)
 	}
 	if err != nil {
 		return a, err
@@ -461,16 +466,10 @@ func (c *creation) record(ctx context.Context) (registry.Allocation, error) {
 	return a, c.r.helper.Keep(ctx, c.id)
 }
 
-// settled tells when the workspace's files are on the disk. Their names get there with
+// settle waits until the workspace's files are on the disk. Their names get there with
 // any fsync(2) of a journaling file system, their content does not: git's files were
-// empty, and so nothing a repository, after a power failure.
-func (c *creation) settled() <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- c.settle() }()
-	return done
-}
-
-// settle waits for no more than it has to: syncfs(2) takes what others write along.
+// empty, and so nothing a repository, after a power failure. It waits for no more than
+// it has to: syncfs(2) takes what others write along.
 func (c *creation) settle() error {
 	if c.ephemeral {
 		return nil
@@ -479,9 +478,6 @@ func (c *creation) settle() error {
 	for _, t := range c.made.Repositories {
 		snapshots = snapshots && t.Strategy == policy.StrategyBtrfsSnapshot
 		layers = layers && (t.Strategy == policy.StrategyBtrfsSnapshot || t.Strategy == policy.StrategyOverlay)
-	}
-	for _, repo := range c.repos {
-		layers = layers && repo.patch == nil && len(repo.caches) == 0
 	}
 	shared := len(c.made.Caches) > 0
 	switch {

@@ -73,7 +73,7 @@ func (r *Runtime) look(ctx context.Context, a registry.Allocation, l look, out i
 	a.SandboxPolicy = policy.SandboxPolicy{}.Normalize()
 	changed := r.changed(ctx, a, l)
 	defer changed() // nothing may go on behind
-	c := capture{limit: l.limit, stdin: func() []byte { return append(changed(), told...) }}
+	c := capture{limit: l.limit, stdin: func() []byte { return append(changedLists(changed()), told...) }}
 	code, err := c.run(ctx, r, a, launch{
 		id: policy.NewWorkerID(), repo: m.RepositoryID,
 		command: append([]string{"/bin/sh", "-c", lookScript, "look", l.ask, string(m.RepositoryID), point.CommitID, point.TreeID}, l.args...),
@@ -122,22 +122,18 @@ func (r *Runtime) told(a registry.Allocation, l look) ([]byte, error) {
 // staged are the questions for which look.sh stages the files as they are.
 var staged = map[string]bool{"work": true, "diff": true, "patch": true, "tar": true, "pack": true}
 
-// everyFile is what a look is told of changes where it has to look at every file.
-const everyFile = "- -\n"
-
-// changed begins to find out at which paths the workspace can differ from its point,
-// and returns what waits for it: a line with the numbers of paths to look at and of
-// paths that are gone, and the lists. It goes on while the sandbox starts.
-func (r *Runtime) changed(ctx context.Context, a registry.Allocation, l look) func() []byte {
+// changed begins to find out where a look's workspace can differ from its point, and
+// returns what waits for it. It goes on while the sandbox starts.
+func (r *Runtime) changed(ctx context.Context, a registry.Allocation, l look) func() helper.ChangedResult {
 	switch {
 	case l.changed != nil:
-		return func() []byte { return changedLists(*l.changed) }
+		return func() helper.ChangedResult { return *l.changed }
 	case !staged[l.ask]:
-		return func() []byte { return []byte(everyFile) }
+		return func() helper.ChangedResult { return helper.ChangedResult{} }
 	}
-	told := make(chan []byte, 1)
-	go func() { told <- changedLists(r.askChanged(ctx, a, l.mount)) }()
-	return sync.OnceValue(func() []byte { return <-told })
+	found := make(chan helper.ChangedResult, 1)
+	go func() { found <- r.askChanged(ctx, a, l.mount) }()
+	return sync.OnceValue(func() helper.ChangedResult { return <-found })
 }
 
 // askChanged asks the helper where a workspace can differ from its point, if it was
@@ -155,9 +151,11 @@ func (r *Runtime) askChanged(ctx context.Context, a registry.Allocation, mount i
 	return c
 }
 
+// changedLists is what a look is told of it: a line with the numbers of paths to look at
+// and of paths that are gone, and the lists; or that it has to look at every file.
 func changedLists(c helper.ChangedResult) []byte {
 	if !c.Known {
-		return []byte(everyFile)
+		return []byte("- -\n")
 	}
 	b := fmt.Appendf(nil, "%d %d\n", len(c.Files), len(c.Gone))
 	for _, list := range []struct {

@@ -229,7 +229,7 @@ func (r *Runtime) endUnanswered(ctx context.Context, id policy.WorkerID) bool {
 			_, err = r.helper.Wait(ctx, id)
 		}
 		switch {
-		case err == nil, errors.Is(err, policy.CodeWorkerUnknown), errors.Is(err, policy.CodeWorkerNotRunning):
+		case err == nil, notThere(err):
 			return true
 		case !errors.Is(err, policy.CodeUnavailable) && !errors.Is(err, policy.CodeCanceled):
 			r.log.Error("a worker whose launch was cut off cannot be ended", "worker", id, "error", err)
