@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/mounts"
 	"yoi.dev/yoi-runtime/policy"
 )
@@ -156,20 +157,7 @@ func TestRelativeCwdRace(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(dir+"/real/sub", 0o755), os.Symlink("/", dir+"/evil")); err != nil {
 		t.Fatal(err)
 	}
-	stop := make(chan struct{})
-	flipped := make(chan struct{})
-	go func() {
-		defer close(flipped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = unix.Renameat2(unix.AT_FDCWD, dir+"/real", unix.AT_FDCWD, dir+"/evil", unix.RENAME_EXCHANGE)
-			}
-		}
-	}()
-	defer func() { close(stop); <-flipped }()
+	defer testenv.Exchanging(dir+"/real", dir+"/evil")()
 	inside := 0
 	for range 60 {
 		s := newSpec("/bin/pwd", "-P")

@@ -84,25 +84,12 @@ func swapped(t *testing.T, d *rig.Daemons, ws policy.AllocationID, rel string, r
 		t.Fatal(err)
 	}
 	exchange := func() error { return unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, at, unix.RENAME_EXCHANGE) }
-	tries, stop, flipped := 1, make(chan struct{}), make(chan struct{})
+	tries, stop := 1, func() {}
 	if racing {
 		tries = 3
-		go func() {
-			defer close(flipped)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					_ = exchange() // what is there may just have been removed
-				}
-			}
-		}()
-	} else {
-		close(flipped)
-		if err := exchange(); err != nil {
-			t.Fatal(err)
-		}
+		stop = testenv.Exchanging(aside, at)
+	} else if err := exchange(); err != nil {
+		t.Fatal(err)
 	}
 	for range tries {
 		at := helperAtWork(t, d, ws)
@@ -113,8 +100,7 @@ func swapped(t *testing.T, d *rig.Daemons, ws policy.AllocationID, rel string, r
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	_, _ = d.Client.RemoveWorkspace(ctx, ws, runtime.RemoveWorkspaceRequest{Discard: true, Stop: true}) // refused or not
-	close(stop)
-	<-flipped
+	stop()
 	for _, diff := range rig.Difference(before, rig.Contents(t, private)) {
 		t.Errorf("what is root's changed: %s", diff)
 	}

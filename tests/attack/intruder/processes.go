@@ -31,17 +31,17 @@ func init() {
 	attacks["oom-score"] = oomScore
 	attacks["parent-environment"] = parentEnvironment
 	attacks["groups"] = groups
-	attacks["fork-many"] = forkMany
-	attacks["open-many"] = openMany
+	attacks["fork-many"] = many(forkMany)
+	attacks["open-many"] = many(openMany)
 	attacks["ptys"] = ptys
-	attacks["zombies"] = zombies
-	attacks["inotify-many"] = inotifyMany
-	attacks["queue-many"] = queueMany
-	attacks["namespaces-many"] = namespacesMany
+	attacks["zombies"] = many(zombies)
+	attacks["inotify-many"] = many(inotifyMany)
+	attacks["queue-many"] = many(queueMany)
+	attacks["namespaces-many"] = many(namespacesMany)
 	attacks["foreground"] = foreground
 	attacks["set-mm"] = setMM
 	attacks["outlive"] = outlive
-	attacks["inodes"] = inodes
+	attacks["inodes"] = many(inodes)
 }
 
 // processes looks for any but itself and PID 1.
@@ -274,11 +274,7 @@ func groups([]string) (string, error) {
 }
 
 // forkMany is a bounded fork bomb: so many children that do nothing.
-func forkMany(args []string) (string, error) {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return "", err
-	}
+func forkMany(n int) (string, error) {
 	var pids []int
 	defer func() {
 		for _, pid := range pids {
@@ -302,11 +298,7 @@ func forkMany(args []string) (string, error) {
 }
 
 // openMany opens so many files, with its limit raised as far as that goes.
-func openMany(args []string) (string, error) {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return "", err
-	}
+func openMany(n int) (string, error) {
 	l := unix.Rlimit{Cur: uint64(n + 16), Max: uint64(n + 16)}
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &l) // the opens below tell
 	for i := range n {
@@ -339,11 +331,7 @@ func ptys([]string) (string, error) {
 
 // zombies leaves so many orphans that end at once, for PID 1 to reap, and counts
 // those that are left.
-func zombies(args []string) (string, error) {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return "", err
-	}
+func zombies(n int) (string, error) {
 	for range n {
 		r, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 		if errno != 0 {
@@ -376,12 +364,19 @@ func zombies(args []string) (string, error) {
 	return fmt.Sprintf("%d zombies", left), nil
 }
 
-// inotifyMany takes so many instances, of which a user of the host has few.
-func inotifyMany(args []string) (string, error) {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return "", err
+// many is an attack that takes how often.
+func many(f func(n int) (string, error)) func(args []string) (string, error) {
+	return func(args []string) (string, error) {
+		n, err := strconv.Atoi(args[0])
+		if err != nil {
+			return "", err
+		}
+		return f(n)
 	}
+}
+
+// inotifyMany takes so many instances, of which a user of the host has few.
+func inotifyMany(n int) (string, error) {
 	for i := range n {
 		if _, err := unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
 			return "", fmt.Errorf("%w after %d", err, i)
@@ -391,11 +386,7 @@ func inotifyMany(args []string) (string, error) {
 }
 
 // queueMany has so many signals wait for itself. Timers are counted with them.
-func queueMany(args []string) (string, error) {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return "", err
-	}
+func queueMany(n int) (string, error) {
 	runtime.LockOSThread()
 	const number = 40 // one that is queued
 	blocked := uint64(1) << (number - 1)
@@ -413,11 +404,7 @@ func queueMany(args []string) (string, error) {
 }
 
 // namespacesMany makes so many of the cheapest kind in a user namespace of its own.
-func namespacesMany(args []string) (string, error) {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return "", err
-	}
+func namespacesMany(n int) (string, error) {
 	l := unix.Rlimit{Cur: uint64(n + 64), Max: uint64(n + 64)}
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &l) // the child's exit status tells
 	name := append([]byte("/proc/self/ns/uts"), 0)
@@ -515,11 +502,7 @@ func outlive([]string) (string, error) {
 }
 
 // inodes makes so many empty files.
-func inodes(args []string) (string, error) {
-	n, err := strconv.Atoi(args[0])
-	if err != nil {
-		return "", err
-	}
+func inodes(n int) (string, error) {
 	for i := range n {
 		dir := fmt.Sprintf("many%d", i/1000)
 		if i%1000 == 0 {

@@ -9,6 +9,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/tests/internal/units"
 )
 
 // stageName is the test binary's name while it lays out the machine's root.
@@ -18,15 +20,8 @@ const stageName = "yoi-test-host"
 // of its own. The package database is what dpkg(1) needs to install on top.
 var layered = []string{"/usr", "/etc", "/var/lib/dpkg"}
 
-// masked are units that make sense on hardware only, or would use a network.
-var masked = []string{
-	"console-getty.service", "getty.target", "systemd-remount-fs.service", "systemd-logind.service",
-	"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer", "e2scrub_reap.service",
-	"man-db.timer", "logrotate.timer", "exim4-base.timer", "systemd-tmpfiles-clean.timer",
-	"sys-fs-fuse-connections.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "sys-kernel-config.mount",
-	"dev-hugepages.mount", "dev-mqueue.mount", "proc-sys-fs-binfmt_misc.automount", "systemd-modules-load.service", "kmod-static-nodes.service",
-	"systemd-sysctl.service", "systemd-random-seed.service", "systemd-pstore.service", "systemd-timesyncd.service", "systemd-binfmt.service",
-}
+// masked are units that it does without.
+var masked = append([]string{"systemd-logind.service", "systemd-sysctl.service"}, units.Masked...)
 
 // format makes the directories of a new disk.
 func format(disk string) error {
@@ -41,10 +36,10 @@ func format(disk string) error {
 	}
 	errs = append(errs, os.Chmod(filepath.Join(disk, "var/tmp"), os.ModeSticky|0o777), os.Symlink("/run", filepath.Join(disk, "var/run")))
 	// None of this machine's own services: an opaque directory hides them.
-	units := filepath.Join(layerDir(disk, 1, "upper"), "systemd/system")
-	errs = append(errs, os.MkdirAll(units, 0o755), unix.Setxattr(units, "trusted.overlay.opaque", []byte("y"), 0))
+	unitDir := filepath.Join(layerDir(disk, 1, "upper"), "systemd/system")
+	errs = append(errs, os.MkdirAll(unitDir, 0o755), unix.Setxattr(unitDir, "trusted.overlay.opaque", []byte("y"), 0))
 	for _, u := range masked {
-		errs = append(errs, os.Symlink("/dev/null", filepath.Join(units, u)))
+		errs = append(errs, os.Symlink("/dev/null", filepath.Join(unitDir, u)))
 	}
 	// A container's ban on starting services is not the machine's: a whiteout.
 	sbin := filepath.Join(layerDir(disk, 0, "upper"), "sbin")

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"yoi.dev/yoi-runtime/tests/internal/units"
 )
 
 // manager is what becomes the machine's first process.
@@ -18,20 +20,17 @@ const manager = "/lib/systemd/systemd"
 // shares are the directories of the host that the machine has, read-only.
 var shares = []string{"usr", "etc", "tree"}
 
-// masked are units that make sense on hardware only, cost time, or write to the disk
-// behind the tests' back: each fsync(2) of theirs would make durable what the product
+// masked are units that it does without: those too that cost time, or write to the disk
+// behind the tests' back, as each fsync(2) of theirs would make durable what the product
 // has forgotten to.
-var masked = []string{
-	"getty.target", "console-getty.service", "serial-getty@.service", "systemd-remount-fs.service", "systemd-repart.service",
-	"systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udev-trigger.service", "systemd-udev-settle.service",
-	"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer", "e2scrub_reap.service",
-	"man-db.timer", "logrotate.timer", "exim4-base.timer", "systemd-tmpfiles-clean.timer",
-	"sys-fs-fuse-connections.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount", "sys-kernel-config.mount",
-	"dev-hugepages.mount", "dev-mqueue.mount", "proc-sys-fs-binfmt_misc.automount", "systemd-modules-load.service", "kmod-static-nodes.service",
-	"systemd-random-seed.service", "systemd-pstore.service", "systemd-timesyncd.service", "systemd-binfmt.service", "systemd-firstboot.service", "systemd-sysusers.service",
-	"systemd-update-utmp.service", "systemd-update-utmp-runlevel.service", "systemd-journal-flush.service", "systemd-machine-id-commit.service",
-	"systemd-ask-password-console.path", "systemd-ask-password-wall.path", "systemd-initctl.socket", "cryptsetup.target", "veritysetup.target", "integritysetup.target",
-}
+var masked = append([]string{
+	"serial-getty@.service", "systemd-repart.service", "systemd-udevd.service", "systemd-udevd-control.socket",
+	"systemd-udevd-kernel.socket", "systemd-udev-trigger.service", "systemd-udev-settle.service",
+	"systemd-firstboot.service", "systemd-sysusers.service", "systemd-update-utmp.service",
+	"systemd-update-utmp-runlevel.service", "systemd-journal-flush.service", "systemd-machine-id-commit.service",
+	"systemd-ask-password-console.path", "systemd-ask-password-wall.path", "systemd-initctl.socket",
+	"cryptsetup.target", "veritysetup.target", "integritysetup.target",
+}, units.Masked...)
 
 const agentUnit = `[Unit]
 Description=Commands of the test outside
