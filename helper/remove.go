@@ -190,12 +190,16 @@ func (l *Local) removeResource(ctx context.Context, r ledger.Resource) error {
 				return err
 			}
 		}
-		err := l.checkIdentity(r)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
+		// Without an identity whatever has got the name goes: a link that was renamed
+		// into the trash in a directory's stead is removed itself.
+		if r.Identity.Ino != 0 {
+			err := l.checkIdentity(r)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
 		}
 		return l.removePath(ctx, r.Path)
 	case ledger.KindProcess:

@@ -149,8 +149,11 @@ func (r *Runtime) gcLeftovers(ctx context.Context, dry bool, rep *GCReport) erro
 			continue // no disk of its own, or it lies in a directory of the same owner
 		}
 		bytes, err := r.exclusive(ctx, h.Resource.Path)
-		if err != nil {
+		if ctx.Err() != nil {
 			return err
+		}
+		if err != nil { // what cannot be measured is removed all the same
+			rep.Diagnostics = append(rep.Diagnostics, *policy.AsDiagnostic(err))
 		}
 		rep.add("leftover", h.Resource.Path, bytes)
 	}
