@@ -18,17 +18,17 @@ func (w *worker) file(n *dirNode, name cname) error {
 		return w.fail(onSource, n, name, err)
 	}
 	defer closeFd(src)
-	var st unix.Statx_t
-	if err := statxFd(src, fileMask, &st); err != nil {
+	st := &w.from
+	if err := statxFd(src, fileMask, st); err != nil {
 		return w.fail(onSource, n, name, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return w.fail(onSource, n, name, unix.ESTALE)
 	}
 	if st.Nlink > 1 {
-		return w.linkedFile(src, &st, n, name)
+		return w.linkedFile(src, st, n, name)
 	}
-	return w.newFile(src, &st, n, name, w.reports())
+	return w.newFile(src, st, n, name, w.reports())
 }
 
 // newFile makes name out of the open src.
@@ -81,16 +81,15 @@ func (w *worker) content(src, dst int, st *unix.Statx_t, n *dirNode, name cname)
 func (w *walk) reports() bool { return w.req.OnFile != nil || w.req.OnCopy != nil }
 
 func (w *worker) report(from *unix.Statx_t, dir int, path cname, flags int, n *dirNode, name cname) error {
-	var st unix.Statx_t
-	if err := statxAt(dir, path, flags, unix.STATX_BASIC_STATS, &st); err != nil {
+	if err := statxAt(dir, path, flags, unix.STATX_BASIC_STATS, &w.to); err != nil {
 		return w.fail(onTarget, n, name, err)
 	}
 	rel := string(append(w.prefix, name.bytes()...))
 	if w.req.OnFile != nil {
-		w.req.OnFile(rel, &st)
+		w.req.OnFile(rel, &w.to)
 	}
 	if w.req.OnCopy != nil {
-		w.req.OnCopy(rel, from, &st)
+		w.req.OnCopy(rel, from, &w.to)
 	}
 	return nil
 }
@@ -119,17 +118,17 @@ func (w *worker) whiteout(n *dirNode, name cname) (bool, error) {
 
 // symlink makes one symbolic link, its target's bytes as they are.
 func (w *worker) symlink(n *dirNode, name cname) error {
-	var st unix.Statx_t
-	if err := statxAt(n.src, name, unix.AT_SYMLINK_NOFOLLOW, fileMask, &st); err != nil {
+	st := &w.from
+	if err := statxAt(n.src, name, unix.AT_SYMLINK_NOFOLLOW, fileMask, st); err != nil {
 		return w.fail(onSource, n, name, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		return w.fail(onSource, n, name, unix.ESTALE)
 	}
 	if st.Nlink > 1 {
-		return w.linkedSymlink(&st, n, name)
+		return w.linkedSymlink(st, n, name)
 	}
-	return w.newSymlink(&st, n, name, w.reports())
+	return w.newSymlink(st, n, name, w.reports())
 }
 
 func (w *worker) newSymlink(st *unix.Statx_t, n *dirNode, name cname, report bool) error {

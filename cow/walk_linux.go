@@ -55,6 +55,7 @@ type worker struct {
 	data        []byte // copied content
 	link        []byte // a symbolic link's target
 	prefix      []byte // the present directory's path and a slash, for OnFile
+	from, to    Statx  // of the present file, before and after
 	children    []*dirNode
 	chmodded    bool
 	res         Result

@@ -95,19 +95,28 @@ func (l *Local) Adopt(ctx context.Context, req MaterializeRequest) (MaterializeR
 		return res, policy.Errorf(policy.CodeExternalWrong, op, "the command made no directory %q in its target", externalTree).Because(err)
 	}
 	defer made.Close()
-	stats := newStatMap()
-	same, err := cow.Same(ctx, source, made, stats.add)
+	x, err := treeIndex(source, t.TreeKey)
+	if err != nil {
+		return res, err
+	}
+	each := func(string, *cow.Statx) {}
+	if x != nil {
+		each = restat(x)
+	}
+	same, err := cow.Same(ctx, source, made, each)
 	if err != nil {
 		return res, err
 	}
 	res.Files, res.Bytes = same.Files, same.Bytes
-	base, err := l.root.OpenDir(rootdir.BaseIndex(req.AllocationID, t.RepositoryID))
-	if err != nil {
-		return res, diskError(op, err)
-	}
-	defer base.Close()
-	if err := l.patchIndex(made, base, t.TreeKey, stats.m); err != nil {
-		return res, err
+	if x != nil {
+		base, err := l.root.OpenDir(rootdir.BaseIndex(req.AllocationID, t.RepositoryID))
+		if err != nil {
+			return res, diskError(op, err)
+		}
+		defer base.Close()
+		if err := l.writeIndex(made, base, x); err != nil {
+			return res, err
+		}
 	}
 	root, err := l.root.OpenDir(rootdir.Workspace(req.AllocationID) + "/root")
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -69,10 +68,15 @@ func (l *Local) forkTree(ctx context.Context, from policy.AllocationID, s cow.St
 		return policy.Errorf(policy.CodeAllocationUnknown, op, "the files of %s are not there", from).Because(err)
 	}
 	defer src.Close()
-	moved := newMoves()
+	var x *index.Index
 	req := cow.Request{Source: src, TargetParent: parent, TargetName: name, Layer: true, Log: l.log}
-	if !keepsStat(t.Strategy) && !live { // beside a Worker, what was seen before a copy may not be what was copied
-		req.OnCopy = moved.add
+	if !keepsStat(t.Strategy) {
+		if x, err = l.forkedIndex(from, t); err != nil {
+			return err
+		}
+		if x != nil && !live { // beside a Worker, what was seen before a copy may not be what was copied
+			req.OnCopy = carry(x)
+		}
 	}
 	for try := 1; ; try++ {
 		var r cow.Result
@@ -94,10 +98,10 @@ func (l *Local) forkTree(ctx context.Context, from policy.AllocationID, s cow.St
 			return diskError(op, err)
 		}
 	}
-	if keepsStat(t.Strategy) {
+	if x == nil {
 		return nil
 	}
-	return diskError(op, l.forkIndex(from, t, dirs["index"], moved.m))
+	return diskError(op, l.keepIndex(dirs["index"], t, x))
 }
 
 // forkSource tells whether a Worker is live on the allocation, and keeps one from
@@ -153,21 +157,6 @@ func unlockGit(parent *os.File, name string) error {
 	return err
 }
 
-// moves collects, for each file, the stat data of the original and of the copy.
-type moves struct {
-	mu sync.Mutex
-	m  map[string][2]index.Stat
-}
-
-func newMoves() *moves { return &moves{m: make(map[string][2]index.Stat)} }
-
-func (s *moves) add(rel string, from, to *cow.Statx) {
-	v := [2]index.Stat{workerStat(from), workerStat(to)}
-	s.mu.Lock()
-	s.m[rel] = v
-	s.mu.Unlock()
-}
-
 // workerStat is stat data as a Worker sees it: its own ids, whoever owns the file
 // on disk.
 func workerStat(st *cow.Statx) index.Stat {
@@ -176,26 +165,37 @@ func workerStat(st *cow.Statx) index.Stat {
 	return v
 }
 
-// forkIndex carries the index that no Worker can reach over: an entry that was
-// right for the original is made right for the copy. The others stay wrong, so
-// that the file is read again.
-func (l *Local) forkIndex(from policy.AllocationID, t RepositoryTree, top *os.File, moved map[string][2]index.Stat) error {
+// forkedIndex is the index of a workspace that no Worker can reach, nil for none:
+// then a look reads every file.
+func (l *Local) forkedIndex(from policy.AllocationID, t RepositoryTree) (*index.Index, error) {
 	b, err := l.root.ReadFile(rootdir.BaseIndex(from, t.RepositoryID)+"/index", 1<<31)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a look reads every file
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, diskError("helper.fork", err)
 	}
 	x, err := index.Parse(b, 0)
 	if err != nil {
-		return policy.Errorf(policy.CodeInternal, "helper.fork", "the index of %s cannot be read", from).Because(err)
+		return nil, policy.Errorf(policy.CodeInternal, "helper.fork", "the index of %s cannot be read", from).Because(err)
 	}
-	x.Patch(func(e index.Entry) (index.Stat, bool) {
-		v, ok := moved[string(e.Path)]
-		v[0].Dev = e.Stat.Dev // git does not look at it
-		return v[1], ok && v[0] == e.Stat
-	})
+	return x, nil
+}
+
+// carry makes an entry that was right for the original right for the copy. The
+// others stay wrong, so that the file is read again.
+func carry(x *index.Index) func(rel string, from, to *cow.Statx) {
+	return func(rel string, from, to *cow.Statx) {
+		x.PatchPath(rel, func(e index.Entry) (index.Stat, bool) {
+			was := workerStat(from)
+			was.Dev = e.Stat.Dev // git does not look at it
+			return workerStat(to), was == e.Stat
+		})
+	}
+}
+
+// keepIndex writes the index that no Worker can reach into top's directory for t.
+func (l *Local) keepIndex(top *os.File, t RepositoryTree, x *index.Index) error {
 	base, err := rootdir.OpenAt(top, string(t.RepositoryID), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -266,8 +265,15 @@ func (l *Local) clone(ctx context.Context, s cow.Strategy, t RepositoryTree, dir
 		defer layers.Close()
 		req.Layers = layers
 	}
-	stats := newStatMap()
-	req.OnFile = stats.add
+	var x *index.Index
+	if !keepsStat(t.Strategy) {
+		if x, err = treeIndex(source, t.TreeKey); err != nil {
+			return err
+		}
+	}
+	if x != nil {
+		req.OnFile = restat(x)
+	}
 	r, err := s.Materialize(ctx, req)
 	if err != nil {
 		return err
@@ -275,8 +281,8 @@ func (l *Local) clone(ctx context.Context, s cow.Strategy, t RepositoryTree, dir
 	res.Files += r.Files
 	res.Bytes += r.Bytes
 	res.Warnings = append(res.Warnings, r.Warnings...)
-	if len(stats.m) == 0 {
-		return nil // the clone kept inode numbers and ctimes, or is mounted later
+	if x == nil {
+		return nil // the clone keeps inode numbers and ctimes, or is mounted later
 	}
 	tree, err := rootdir.OpenAt(dirs["root"], string(t.RepositoryID), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -288,44 +294,27 @@ func (l *Local) clone(ctx context.Context, s cow.Strategy, t RepositoryTree, dir
 		return diskError(op, err)
 	}
 	defer base.Close()
-	return l.patchIndex(tree, base, t.TreeKey, stats.m)
+	return l.writeIndex(tree, base, x)
 }
 
-// statMap collects the final stat data of cloned files from parallel workers.
-type statMap struct {
-	mu sync.Mutex
-	m  map[string]index.Stat
-}
-
-func newStatMap() *statMap { return &statMap{m: make(map[string]index.Stat)} }
-
-func (s *statMap) add(rel string, st *cow.Statx) {
-	v := workerStat(st)
-	s.mu.Lock()
-	s.m[rel] = v
-	s.mu.Unlock()
-}
-
-// patchIndex gives the clone's index the clone's stat data, so that the first
-// git status reads no file, and keeps a copy in base. No Worker has run on the
-// tree yet.
-func (l *Local) patchIndex(tree, base *os.File, treeKey string, stats map[string]index.Stat) error {
+// treeIndex reads a pristine tree's index; nil for none.
+func treeIndex(tree *os.File, treeKey string) (*index.Index, error) {
 	const op = "helper.index"
-	f, err := rootdir.OpenAt(tree, ".git/index", unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	f, err := rootdir.OpenAt(tree, ".git/index", unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return diskError(op, err)
+		return nil, diskError(op, err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return diskError(op, err)
+		return nil, diskError(op, err)
 	}
 	b := make([]byte, st.Size())
 	if _, err := f.ReadAt(b, 0); err != nil {
-		return diskError(op, err)
+		return nil, diskError(op, err)
 	}
 	oid := 20
 	if len(treeKey) >= 64 {
@@ -333,15 +322,36 @@ func (l *Local) patchIndex(tree, base *os.File, treeKey string, stats map[string
 	}
 	x, err := index.Parse(b, oid)
 	if err != nil {
-		return policy.Errorf(policy.CodeCacheCorrupt, op, "the pristine tree's index cannot be read").Because(err)
+		return nil, policy.Errorf(policy.CodeCacheCorrupt, op, "the pristine tree's index cannot be read").Because(err)
 	}
-	x.Patch(func(e index.Entry) (index.Stat, bool) {
-		s, ok := stats[string(e.Path)]
-		// An entry without stat data is of a file that is not what the point has: a
-		// snapshot of a working tree. Git has to look at it.
-		return s, ok && e.Stat != (index.Stat{})
-	})
-	if _, err := f.WriteAt(x.Bytes(), 0); err != nil {
+	return x, nil
+}
+
+// restat gives an index the stat data of a clone's files as they are made.
+func restat(x *index.Index) func(rel string, st *cow.Statx) {
+	return func(rel string, st *cow.Statx) {
+		x.PatchPath(rel, func(e index.Entry) (index.Stat, bool) {
+			// An entry without stat data is of a file that is not what the point has: a
+			// snapshot of a working tree. Git has to look at it.
+			return workerStat(st), e.Stat != (index.Stat{})
+		})
+	}
+}
+
+// writeIndex gives the clone its index, so that the first git status reads no file,
+// and keeps a copy in base. No Worker has run on the tree yet.
+func (l *Local) writeIndex(tree, base *os.File, x *index.Index) error {
+	const op = "helper.index"
+	f, err := rootdir.OpenAt(tree, ".git/index", unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return diskError(op, err)
+	}
+	defer f.Close()
+	b := x.Bytes()
+	if _, err := f.WriteAt(b, 0); err != nil {
+		return diskError(op, err)
+	}
+	if err := f.Truncate(int64(len(b))); err != nil { // an extension may have gone
 		return diskError(op, err)
 	}
 	// The write moved the index's mtime to now, and the files' own mtimes lie in
@@ -355,7 +365,7 @@ func (l *Local) patchIndex(tree, base *os.File, treeKey string, stats map[string
 	if unix.IoctlFileClone(int(copied.Fd()), int(f.Fd())) == nil {
 		return nil
 	}
-	if _, err := copied.Write(x.Bytes()); err != nil {
+	if _, err := copied.Write(b); err != nil {
 		return diskError(op, err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"sort"
 )
 
 const (
@@ -181,19 +182,23 @@ func (x *Index) OIDSize() int { return x.oidSize }
 // Entry returns the i-th entry.
 func (x *Index) Entry(i int) Entry {
 	b := x.buf[x.at[i]:]
-	path := statSize + x.oidSize + 2
-	flags := binary.BigEndian.Uint16(b[path-2:])
-	if flags&flagExtended != 0 {
-		path += 2
-	}
 	return Entry{
-		Path:         b[path : path+int(x.nameLen[i])],
+		Path:         x.path(i),
 		OID:          b[statSize : statSize+x.oidSize],
 		Mode:         binary.BigEndian.Uint32(b[24:]),
-		Stage:        int(flags>>12) & 3,
+		Stage:        int(binary.BigEndian.Uint16(b[statSize+x.oidSize:])>>12) & 3,
 		SkipWorktree: x.skip[i],
 		Stat:         getStat(b),
 	}
+}
+
+func (x *Index) path(i int) []byte {
+	b := x.buf[x.at[i]:]
+	at := statSize + x.oidSize + 2
+	if binary.BigEndian.Uint16(b[at-2:])&flagExtended != 0 {
+		at += 2
+	}
+	return b[at : at+int(x.nameLen[i])]
 }
 
 // SetStat replaces the i-th entry's stat data. The mode, which in an index is
@@ -216,6 +221,25 @@ func (x *Index) Patch(f func(Entry) (Stat, bool)) int {
 		}
 	}
 	return n
+}
+
+// PatchPath is Patch for the entry of one path, and tells whether it stored. Calls for
+// different paths may run at once. It relies on the order of gitformat-index(5): in a
+// file that does not keep to it an entry may not be found.
+func (x *Index) PatchPath(path string, f func(Entry) (Stat, bool)) bool {
+	i := sort.Search(len(x.at), func(i int) bool { return string(x.path(i)) >= path })
+	if i == len(x.at) || string(x.path(i)) != path {
+		return false
+	}
+	e := x.Entry(i)
+	if !e.isFile() {
+		return false
+	}
+	s, ok := f(e)
+	if ok {
+		x.SetStat(i, s)
+	}
+	return ok
 }
 
 // Bytes returns the index file with the present stat data and its checksum.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -124,6 +125,43 @@ func TestPatchTree(t *testing.T) {
 		}
 		if out := git(t, copied, "ls-files", "-s"); !strings.Contains(out, "160000") {
 			t.Errorf("ls-files: %s", out)
+		}
+	}
+}
+
+// TestPatchPath: every path that Patch would ask for is found, all at once, and no other.
+func TestPatchPath(t *testing.T) {
+	for _, format := range []string{"sha1", "sha256"} {
+		dir := made(t, format)
+		blob := strings.TrimSpace(git(t, dir, "hash-object", "-w", "a"))
+		conflict := exec.Command("git", "-C", dir, "update-index", "--index-info")
+		conflict.Stdin = strings.NewReader("100644 " + blob + " 1\tboth\n100644 " + blob + " 3\tboth\n")
+		if out, err := conflict.CombinedOutput(); err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+		want, x := parseFile(t, dir, 0), parseFile(t, dir, 0)
+		changed := func(e Entry) (Stat, bool) {
+			e.Stat.Ino++
+			return e.Stat, string(e.Path) != "x y"
+		}
+		want.Patch(changed)
+		var wg sync.WaitGroup
+		for i := range x.Len() {
+			e := x.Entry(i)
+			wg.Go(func() {
+				if got, ok := x.PatchPath(string(e.Path), changed), e.isFile() && string(e.Path) != "x y"; got != ok {
+					t.Errorf("%q is stored: %t, want %t", e.Path, got, ok)
+				}
+			})
+		}
+		wg.Wait()
+		for _, none := range []string{"", "A", "a ", "b", "b/c", "b/c/d/e", "zzz", "\xff\xff"} {
+			if x.PatchPath(none, changed) {
+				t.Errorf("%q is found", none)
+			}
+		}
+		if !bytes.Equal(x.Bytes(), want.Bytes()) {
+			t.Error("the index is not what Patch makes of it")
 		}
 	}
 }
