@@ -179,7 +179,14 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	if err := a.withScope(spec); err != nil {
 		return nil, err
 	}
+	made := func() {}
+	if !req.ReadOnly {
+		if made, err = l.makeRoom(req.AllocationID); err != nil {
+			return nil, err
+		}
+	}
 	p, err := nsexec.Launch(ctx, spec)
+	made()
 	if err != nil {
 		a.endEgress()
 		closeAll(a.teardown)

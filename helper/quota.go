@@ -162,6 +162,52 @@ func (l *Local) makeTop(id policy.AllocationID, ev policy.QuotaEvidence, q polic
 	return top, err
 }
 
+// overlayfs makes a directory whenever an overlay is mounted, and two files to see what
+// the file system below can do (ovl_make_workdir, Linux 6.1).
+const (
+	roomBytes  = 256 << 10
+	roomInodes = 16
+)
+
+// makeRoom lets a Worker be launched on an allocation that is full to its kernel's
+// limit: what is asked for holds again after done. A crash in between leaves it that
+// little more until the next launch.
+func (l *Local) makeRoom(id policy.AllocationID) (done func(), err error) {
+	done = func() {}
+	r, err := l.quotaOf(id)
+	if err != nil || (r.Project == 0 && r.QuotaEvidence.Bytes != policy.QuotaBtrfs) {
+		return done, err
+	}
+	if err := l.limit(id, r, roomBytes, roomInodes); err != nil {
+		return done, err
+	}
+	return func() {
+		if err := l.limit(id, r, 0, 0); err != nil {
+			l.log.Error("a quota stays higher than it is to be", "event", "quota_not_lowered", "allocation_id", string(id), "error", err)
+		}
+	}, nil
+}
+
+// limit sets the kernel's limit of an allocation, and so many more.
+func (l *Local) limit(id policy.AllocationID, r quotaRecord, bytes, inodes int64) error {
+	if r.Project != 0 {
+		most := int64(0)
+		if r.Base > 0 {
+			most = r.Base + r.Quota.Inodes + inodes
+		}
+		if r.Quota.Bytes == 0 {
+			bytes = 0
+		}
+		return cow.LimitProject(l.root.Dir, r.Project, r.Quota.Bytes+bytes, most)
+	}
+	top, err := l.root.OpenDir(rootdir.Workspace(id))
+	if err != nil {
+		return diskError("helper.quota", err)
+	}
+	defer top.Close()
+	return cow.LimitSubvolume(top, r.Quota.Bytes+bytes)
+}
+
 func (l *Local) writeQuota(id policy.AllocationID, r quotaRecord) error {
 	b, err := json.Marshal(r)
 	if err != nil {

@@ -102,6 +102,9 @@ func (b *script) diagnose(f *replay.Failure) error {
 		return b.execFailed(f, cause)
 	}
 	code := st.code
+	if f.NR == unix.SYS_FACCESSAT2 && f.Errno == unix.EROFS {
+		return policy.Errorf(policy.CodeDiskFull, opLaunch, "there is no room for what overlayfs makes at a mount: it could only be mounted read-only").With("target", st.at)
+	}
 	if f.NR == unix.SYS_FSCONFIG { // overlayfs writes into its work directory when it is made
 		switch f.Errno {
 		case unix.ENOSPC:

@@ -241,6 +241,11 @@ func (b *script) overlay(o mounts.Overlay, made map[string]bool) {
 	b.Add(unix.SYS_SETFSGID, num(b.spec.gid()))
 	b.Add(unix.SYS_SETFSUID, num(b.spec.uid()))
 	b.newfs("overlay", int(attr), opts...)
+	if attr&unix.MOUNT_ATTR_RDONLY == 0 {
+		// What has no room for its work directory comes out read-only too (ovl_get_workdir,
+		// Linux 6.1), and says nothing.
+		b.Add(unix.SYS_FACCESSAT2, slotTree.Arg(), b.empty, num(unix.W_OK), num(unix.AT_EMPTY_PATH)).Tolerate(uint16(unix.EACCES))
+	}
 	// Back, which without a mapping of 0 changes nothing. A change would make the
 	// caller, whose memory this is, undumpable (prctl(2)): an ordinary one could write
 	// no further maps.

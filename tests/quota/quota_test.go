@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,6 +52,13 @@ func TestHard(t *testing.T) {
 				t.Errorf("a snapshot's quota is held by %q", ev.Quota.Bytes)
 			}
 			run("--inodes", "100", "--", "true").Refused(t, 125, policy.CodeQuotaUnsupported)
+			y.OK(t, "repo", "add", "--id", "app", repo)
+			for _, s := range []policy.StrategyName{policy.StrategyReflink, policy.StrategyOverlay} {
+				var ws runtime.Workspace
+				y.Run(t, "ws", "create", "app", "--strategy", string(s), "--disk", "4M", "--hard-quota", "--json").Want(t, 0).JSON(t, &ws)
+				stuffed(t, y, ws.ID, fillBytes)
+				y.OK(t, "ws", "rm", "--discard", string(ws.ID))
+			}
 			rig.Clean(t, y.Root)
 			machine.Unchanged(t)
 		})
@@ -123,6 +131,7 @@ func TestProject(t *testing.T) {
 			if got := spawn("cat state /scratch/x; " + full); got != "old\nkept\nbytes\ninodes\n" {
 				t.Errorf("after the rollback the Worker says %q", got)
 			}
+			stuffed(t, y, ws.ID, fillBytes, fillInodes)
 			y.OK(t, "ws", "rm", "--discard", string(ws.ID))
 			rig.Clean(t, y.Root)
 			// Beside shared caches, and where a reflink counts as a copy, it is refused.
@@ -132,6 +141,31 @@ func TestProject(t *testing.T) {
 			}
 			rig.Clean(t, y.Root)
 		})
+	}
+}
+
+const (
+	fillBytes  = "head -c 8000000 /dev/urandom >f"
+	fillInodes = "for i in $(seq 80); do true >n$i || break; done"
+)
+
+// stuffed: however full a Worker leaves its workspace, it can be looked at, its results
+// be taken out, and another Worker make room. overlayfs mounts what it finds no room in
+// read-only, and says nothing.
+func stuffed(t *testing.T, y rig.Yoi, ws policy.AllocationID, fills ...string) {
+	t.Helper()
+	for i, fill := range fills {
+		y.Work(t, ws, "echo mine >result; "+fill+" 2>/dev/null; sync .; i=0; while echo >>f$i; do i=$((i+1)); [ $i = 99 ] && break; done 2>/dev/null; :")
+		if got := y.OK(t, "ws", "status", string(ws)); !strings.Contains(got, "result") {
+			t.Errorf("full after %s: %s", fill, got)
+		}
+		name := fmt.Sprint("full", i)
+		y.OK(t, "ws", "collect", string(ws), "--uncommitted", "--as", name)
+		y.OK(t, "repo", "drop", "app", name)
+		// xfs gives back what a removed file had a moment later.
+		if got := y.Work(t, ws, "cat result; echo x >/scratch/x; rm -f f* n*; for i in $(seq 100); do echo >more && { echo room; break; }; sleep .1; done 2>/dev/null"); got != "mine\nroom\n" {
+			t.Errorf("full after %s, the next Worker says %q", fill, got)
+		}
 	}
 }
 
