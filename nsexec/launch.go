@@ -95,9 +95,7 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 		err = l.openSockets()
 	}
 	if err == nil {
-		if l.child, err = l.Start(cloneFlags, cgroup); err != nil {
-			err = cloneFailed(err)
-		}
+		err = l.start(cgroup)
 	}
 	leave()
 	unix.Close(l.syncFD)
@@ -119,6 +117,18 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 		return nil, err
 	}
 	return l.process, nil
+}
+
+func (l *launching) start(cgroup int) error {
+	back, err := ownedBy(l.spec.owner())
+	if err != nil {
+		return err
+	}
+	defer back()
+	if l.child, err = l.Start(cloneFlags, cgroup); err != nil {
+		return cloneFailed(err)
+	}
+	return nil
 }
 
 // prepare opens what both sides need and writes the program.

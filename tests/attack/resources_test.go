@@ -1,13 +1,17 @@
 package attack
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
 	"yoi.dev/yoi-runtime/policy"
@@ -64,14 +68,7 @@ func TestAttackResources(t *testing.T) {
 // to its neighbours.
 func TestAttackUserCounts(t *testing.T) {
 	testenv.Root(t)
-	b, err := os.ReadFile("/proc/sys/user/max_inotify_instances")
-	if err != nil {
-		t.Fatal(err)
-	}
-	instances, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	instances := inotifyInstances(t)
 	for _, uid := range []int{0, rig.Ordinary} {
 		t.Run(fmt.Sprint(uid), func(t *testing.T) {
 			s := newStand(t, uid)
@@ -80,6 +77,54 @@ func TestAttackUserCounts(t *testing.T) {
 			s.limited(t, "--seccomp=nested", "namespaces-many", "1100")
 			rig.Clean(t, s.y.Root)
 		})
+	}
+}
+
+// inotifyInstances is how many a user of the host may have.
+func inotifyInstances(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sys/user/max_inotify_instances")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestAttackUserCountsTogether: Workers that each take all that one gets, at once, take
+// nothing from root or from another Worker: each is a user of the host of its own, and
+// is counted as that one only.
+func TestAttackUserCountsTogether(t *testing.T) {
+	s := newStand(t, 0)
+	most := inotifyInstances(t)
+	for range min(most/min(most/4, 128)+2, 20) {
+		cmd := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "./intruder", "inotify-hold", "1000")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			_ = cmd.Wait() // ended by us
+		}()
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, "holding ") || line == "holding 0\n" {
+			t.Errorf("a Worker says %q, %v", line, err)
+		}
+	}
+	if fd, err := unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
+		t.Errorf("nothing is left for root: %v", err)
+	} else {
+		unix.Close(fd)
+	}
+	if r := s.y.Run(t, "run", "--repo", s.repo.Dir, "--", "./intruder", "inotify-many", "5"); r.Code != 0 {
+		t.Errorf("another Worker: exit %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -36,6 +37,7 @@ func init() {
 	attacks["ptys"] = ptys
 	attacks["zombies"] = many(zombies)
 	attacks["inotify-many"] = many(inotifyMany)
+	attacks["inotify-hold"] = many(inotifyHold)
 	attacks["queue-many"] = many(queueMany)
 	attacks["namespaces-many"] = many(namespacesMany)
 	attacks["foreground"] = foreground
@@ -383,6 +385,19 @@ func inotifyMany(n int) (string, error) {
 		}
 	}
 	return fmt.Sprintf("%d instances", n), nil
+}
+
+// inotifyHold takes as many as it gets, up to n, says so, and keeps them.
+func inotifyHold(n int) (string, error) {
+	got := 0
+	for ; got < n; got++ {
+		if _, err := unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
+			break
+		}
+	}
+	fmt.Println("holding", got)
+	time.Sleep(time.Minute)
+	return "", errors.New("nobody ended it")
 }
 
 // queueMany has so many signals wait for itself. Timers are counted with them.
