@@ -573,8 +573,8 @@ const (
 	maxNamespaces = 1024
 )
 
-// userLimits leave most of what the kernel gives a user of the host to others: what a
-// Worker has is counted for its launcher as well, be that root. Namespaces can be
+// userLimits leave most of what the kernel gives a user of the host to others: where
+// Workers are their caller's user they share it with him. Namespaces can be
 // made only where the policy lets a Worker mount.
 func userLimits(namespaces bool) []nsexec.UserLimit {
 	var ls []nsexec.UserLimit

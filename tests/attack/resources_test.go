@@ -63,8 +63,8 @@ func TestAttackResources(t *testing.T) {
 	}
 }
 
-// TestAttackUserCounts: what the kernel counts by user it counts for the launcher too,
-// which may be root. A Worker that takes all that it gets leaves some to the host and
+// TestAttackUserCounts: what the kernel counts by user it counts for the maker of a user namespace,
+// too. A Worker that takes all that it gets leaves some to its caller and
 // to its neighbours.
 func TestAttackUserCounts(t *testing.T) {
 	testenv.Root(t)
