@@ -112,7 +112,11 @@ func launch(ctx context.Context, s *Spec) (p *Process, err error) {
 	}
 	l.awaitExec()
 	l.child.Wait()
-	stop()
+	if !stop() && err == nil {
+		// It is killed, though the Worker may have begun: nobody is told of one that
+		// somebody kills.
+		err = ctx.Err()
+	}
 	if err = l.verdict(err); err != nil {
 		return nil, err
 	}

@@ -199,15 +199,22 @@ func TestStormLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestCancel: a launch that is canceled, at whatever moment, leaves nothing, and one
+// that nobody was told was canceled is left alone.
 func TestCancel(t *testing.T) {
-	for i := range 40 {
+	launch := func(after time.Duration) (took time.Duration) {
 		ctx, cancel := context.WithCancel(context.Background())
-		time.AfterFunc(time.Duration(i*50)*time.Microsecond, cancel)
+		defer cancel()
+		began := time.Now()
+		time.AfterFunc(after, cancel)
 		p, err := Launch(ctx, newSpec("/bin/sleep", "60"))
+		took = time.Since(began)
 		if err != nil {
 			wantCode(t, err, policy.CodeCanceled)
-			cancel()
-			continue
+			return took
+		}
+		if hasEnded(p.Pidfd, 10*time.Millisecond) {
+			t.Errorf("canceled after %v, it is launched, and killed", after)
 		}
 		if err := p.Kill(); err != nil && !errors.Is(err, policy.CodeWorkerNotRunning) {
 			t.Error(err)
@@ -215,7 +222,13 @@ func TestCancel(t *testing.T) {
 		if o, err := p.Wait(context.Background()); err != nil || !o.Lost || o.ExitCode != 137 {
 			t.Errorf("%+v %v", o, err)
 		}
-		cancel()
+		return took
+	}
+	for i := range 40 {
+		launch(time.Duration(i*50) * time.Microsecond)
+	}
+	for i := range 200 { // about when it returns
+		launch(launch(time.Hour) + time.Duration(i-150)*2*time.Microsecond)
 	}
 	if got := children(t); got != "" {
 		t.Errorf("children: %s", got)

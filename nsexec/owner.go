@@ -27,7 +27,8 @@ func (s *Spec) owner() int {
 // signals and more) it counts in each namespace for whoever made it, too: some Workers
 // of one launcher, taking each what it may have, would leave nothing to root, nor to
 // other Workers. The thread keeps its capabilities, and nothing but clone may happen
-// until back.
+// until back. Root, who is no longer the namespace's owner, needs capabilities of its
+// own to enter it: CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE.
 func ownedBy(uid int) (back func(), err error) {
 	if uid == 0 {
 		return func() {}, nil
