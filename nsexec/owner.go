@@ -2,6 +2,7 @@ package nsexec
 
 import (
 	"os"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +39,9 @@ func ownedBy(uid int) (back func(), err error) {
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(id), keep) // this thread's alone
 		return errno
 	}
+	runtime.LockOSThread() // nor makes the Go runtime a thread out of it
 	if errno := setEUID(uid); errno != 0 {
+		runtime.UnlockOSThread()
 		return nil, failed("setresuid", errno)
 	}
 	back = func() {
@@ -46,6 +49,7 @@ func ownedBy(uid int) (back func(), err error) {
 		// fail for want of memory alone.
 		for setEUID(0) != 0 {
 		}
+		runtime.UnlockOSThread()
 	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData

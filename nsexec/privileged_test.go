@@ -1,9 +1,14 @@
 package nsexec
 
 import (
+	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -99,5 +104,47 @@ func TestIdmappedLogs(t *testing.T) {
 	b := make([]byte, 64)
 	if n, _ := f.Read(b); string(b[:n]) != "pipe\n1000\nagain\n" {
 		t.Errorf("got %q", b[:n])
+	}
+}
+
+// TestLauncherStaysItself: whoever launches is the same user before and after, on every
+// thread, whatever happens meanwhile.
+func TestLauncherStaysItself(t *testing.T) {
+	testenv.Privileged(t)
+	var launches, others sync.WaitGroup
+	var over atomic.Bool
+	for range 4 { // so that goroutines change their threads
+		others.Go(func() {
+			for !over.Load() {
+				runtime.Gosched()
+			}
+		})
+	}
+	for range 4 {
+		launches.Go(func() {
+			for range 50 {
+				p, err := Launch(context.Background(), newSpec("/bin/true"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := p.Wait(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	launches.Wait()
+	over.Store(true)
+	others.Wait()
+	threads, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil || len(threads) == 0 {
+		t.Fatal(len(threads), err)
+	}
+	for _, name := range threads {
+		b, err := os.ReadFile(name)
+		if err == nil && !strings.Contains(string(b), "\nUid:\t0\t0\t0\t0\n") {
+			t.Errorf("%s: %s", name, b)
+		}
 	}
 }
