@@ -132,7 +132,10 @@ func (r *repo) unpin(ctx context.Context, holder, commit string) error {
 		return err
 	}
 	for _, dir := range []string{filepath.Dir(r.bare(pinRef(holder, commit))), r.path("holds", holder)} {
-		_ = os.Remove(dir) // not empty while the holder has other commits
+		// It is not empty while the holder has other commits.
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ func role(name string, args ...string) *exec.Cmd {
 // rootOnly are the tests that testenv.Privileged guards.
 var rootOnly = []string{
 	"TestRootless", "TestNetworkMadeInAdvance", "TestSharedHostMountsBecomePrivate", "TestIdmappedWorkspaceInAClosedRoot", "TestOverlayOfIdmappedLayers", "TestIdmappedLogs",
+	"TestLauncherStaysItself",
 }
 
 // TestRootless runs every other test as an ordinary user.
