@@ -14,13 +14,7 @@ func (s *Spec) owner() int {
 	if os.Geteuid() != 0 {
 		return 0
 	}
-	id := s.uid()
-	for _, m := range s.UIDMap {
-		if uint32(id) >= m.Inside && uint32(id)-m.Inside < m.Count {
-			return int(m.Outside + uint32(id) - m.Inside)
-		}
-	}
-	return 0
+	return max(outside(s.UIDMap, s.uid()), 0)
 }
 
 // ownedBy makes that user the maker of what user namespaces this thread clones. What the

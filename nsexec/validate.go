@@ -129,11 +129,4 @@ func (s *Spec) validateLogs() error {
 	return nil
 }
 
-func mapped(ms []IDMap, id uint32) bool {
-	for _, m := range ms {
-		if id >= m.Inside && id-m.Inside < m.Count {
-			return true
-		}
-	}
-	return false
-}
+func mapped(ms []IDMap, id uint32) bool { return outside(ms, id) >= 0 }
