@@ -99,7 +99,7 @@ func (l *Local) Adopt(ctx context.Context, req MaterializeRequest) (MaterializeR
 	if err != nil {
 		return res, err
 	}
-	each := func(string, *cow.Statx) {}
+	var each func(string, *cow.Statx)
 	if x != nil {
 		each = restat(x)
 	}

@@ -135,7 +135,8 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 		return nil, err
 	}
 	req.caches, a.req.caches = uses, uses
-	if err := l.countBase(ctx, req.AllocationID); err != nil {
+	quota, err := l.countBase(ctx, req.AllocationID)
+	if err != nil {
 		return nil, err
 	}
 	if err := a.planGroup(); err != nil {
@@ -181,7 +182,7 @@ func (a *attempt) run(ctx context.Context) (*Launched, error) {
 	}
 	made := func() {}
 	if !req.ReadOnly {
-		if made, err = l.makeRoom(req.AllocationID); err != nil {
+		if made, err = l.makeRoom(req.AllocationID, quota); err != nil {
 			return nil, err
 		}
 	}

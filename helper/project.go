@@ -87,19 +87,6 @@ func (l *Local) makeProject(id policy.AllocationID, q policy.Quota, project uint
 	return top, nil
 }
 
-// limitInodes limits those beyond what the allocation has before its first Worker.
-func (l *Local) limitInodes(id policy.AllocationID, r quotaRecord) error {
-	u, err := cow.UsageOfProject(l.root.Dir, r.Project)
-	if err != nil {
-		return err
-	}
-	if err := cow.LimitProject(l.root.Dir, r.Project, r.Quota.Bytes, u.Inodes+r.Quota.Inodes); err != nil {
-		return err
-	}
-	r.Base = u.Inodes
-	return l.writeQuota(id, r)
-}
-
 // freeProject takes a limit away that limits nothing any more. An id that an inode
 // still has keeps it: after a rollback the allocation's own directory has the other's,
 // and what lies in the trash counts until it is gone. Nobody takes such an id, and

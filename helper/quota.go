@@ -172,23 +172,22 @@ const (
 // makeRoom lets a Worker be launched on an allocation that is full to its kernel's
 // limit: what is asked for holds again after done. A crash in between leaves it that
 // little more until the next launch.
-func (l *Local) makeRoom(id policy.AllocationID) (done func(), err error) {
-	done = func() {}
-	r, err := l.quotaOf(id)
-	if err != nil || (r.Project == 0 && r.QuotaEvidence.Bytes != policy.QuotaBtrfs) {
-		return done, err
+func (l *Local) makeRoom(id policy.AllocationID, r quotaRecord) (done func(), err error) {
+	if r.Project == 0 && r.QuotaEvidence.Bytes != policy.QuotaBtrfs {
+		return func() {}, nil
 	}
 	if err := l.limit(id, r, roomBytes, roomInodes); err != nil {
-		return done, err
+		return nil, err
 	}
 	return func() {
 		if err := l.limit(id, r, 0, 0); err != nil {
-			l.log.Error("a quota stays higher than it is to be", "event", "quota_not_lowered", "allocation_id", string(id), "error", err)
+			l.log.Error("a quota stays higher than it is to be", "allocation", id, "error", err)
 		}
 	}, nil
 }
 
-// limit sets the kernel's limit of an allocation, and so many more.
+// limit sets the kernel's limit of an allocation, and so many more. Inodes are limited
+// beyond what it has before its first Worker, once that is counted.
 func (l *Local) limit(id policy.AllocationID, r quotaRecord, bytes, inodes int64) error {
 	if r.Project != 0 {
 		most := int64(0)
@@ -232,22 +231,28 @@ func (l *Local) quotaOf(id policy.AllocationID) (quotaRecord, error) {
 	return r, nil
 }
 
-// countBase counts the inodes of an allocation that no Worker has touched yet:
-// only those beyond count.
-func (l *Local) countBase(ctx context.Context, id policy.AllocationID) error {
+// countBase is an allocation's quota, with the inodes counted that it has before a
+// Worker touches it: only those beyond count.
+func (l *Local) countBase(ctx context.Context, id policy.AllocationID) (quotaRecord, error) {
 	r, err := l.quotaOf(id)
 	if err != nil || r.Quota.Inodes == 0 || r.Base > 0 {
-		return err
+		return r, err
 	}
 	if r.QuotaEvidence.Inodes == policy.QuotaProject {
-		return l.limitInodes(id, r)
+		var u cow.ProjectUsage
+		if u, err = cow.UsageOfProject(l.root.Dir, r.Project); err == nil {
+			r.Base = u.Inodes
+			err = l.limit(id, r, 0, 0)
+		}
+	} else {
+		var u UsageResult
+		u, err = l.Usage(ctx, id)
+		r.Base = u.Inodes
 	}
-	u, err := l.Usage(ctx, id)
 	if err != nil {
-		return err
+		return r, err
 	}
-	r.Base = u.Inodes
-	return l.writeQuota(id, r)
+	return r, l.writeQuota(id, r)
 }
 
 // guardQuota measures a Worker's allocation until the Worker ends, if its quota is
