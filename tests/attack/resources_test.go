@@ -1,7 +1,6 @@
 package attack
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -99,23 +98,17 @@ func inotifyInstances(t *testing.T) int {
 // is counted as that one only.
 func TestAttackUserCountsTogether(t *testing.T) {
 	s := newStand(t, 0)
+	t.Cleanup(func() { rig.Clean(t, s.y.Root) }) // when all have ended
 	most := inotifyInstances(t)
 	for range min(most/min(most/4, 128)+2, 20) {
 		cmd := s.y.Cmd("run", "--repo", s.repo.Dir, "--", "./intruder", "inotify-hold", "1000")
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
+		line := rig.Begin(t, cmd)
+		t.Cleanup(func() {
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			_ = cmd.Wait() // ended by us
-		}()
-		line, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil || !strings.HasPrefix(line, "holding ") || line == "holding 0\n" {
-			t.Errorf("a Worker says %q, %v", line, err)
+		})
+		if !strings.HasPrefix(line, "holding ") || line == "holding 0\n" {
+			t.Errorf("a Worker says %q", line)
 		}
 	}
 	if fd, err := unix.InotifyInit1(unix.IN_CLOEXEC); err != nil {
