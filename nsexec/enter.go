@@ -72,6 +72,7 @@ type entering struct {
 	sync   *os.File // our end of the socket
 	joiner *os.File // pidfd of the process that joins the namespaces
 	child  replay.Arg
+	owner  int // the operation that becomes the user namespace's owner
 	setns  int // the operation
 	fresh  int // the operation that makes a control group namespace
 }
@@ -124,7 +125,11 @@ func (e *entering) build() error {
 	b, s := &e.script, e.spec
 	b.empty, b.dot, b.slash = b.Str(""), b.Str("."), b.Str("/")
 	b.setupUID, b.setupGID = s.uid(), s.gid()
-	e.join()
+	caps, err := allEffective()
+	if err != nil {
+		return err
+	}
+	e.join(caps)
 	b.confine()
 	b.terminal()
 	b.step("starting the process", policy.CodeLaunchFailed, "")
@@ -144,8 +149,9 @@ func (e *entering) build() error {
 
 // join enters the sandbox's namespaces, all at once: each is checked with the
 // caller's own credentials, the user namespace comes first, and the pid namespace
-// is that of the next child (setns(2), Linux 5.8).
-func (e *entering) join() {
+// is that of the next child (setns(2), Linux 5.8). The owner of the user namespace may,
+// and with the caller's capabilities what is not that namespace's.
+func (e *entering) join(caps [2]unix.CapUserData) {
 	b := &e.script
 	b.step("setting the OOM score", policy.CodeLimitsInvalid, "")
 	if v := strconv.Itoa(b.spec.OOMScoreAdj); b.spec.OOMScoreAdj != 0 {
@@ -163,6 +169,9 @@ func (e *entering) join() {
 	}
 	b.enterGroups(tasks)
 	b.step("entering the sandbox's namespaces", policy.CodeNamespacesUnavailable, "")
+	e.owner = b.Next()
+	b.Add(unix.SYS_SETRESUID, num(-1), num(-1), num(-1))
+	b.Add(unix.SYS_CAPSET, replay.Struct(b.Program, capHeader), replay.Struct(b.Program, caps))
 	e.setns = b.Next()
 	b.Add(unix.SYS_SETNS, num(stageInit), num(0))
 	e.fresh = b.Next()
@@ -187,6 +196,10 @@ func (e *entering) decide(joiner string) error {
 		return enterFailed("reading the pidfd", err)
 	}
 	init := "/proc/" + strconv.Itoa(pid)
+	owner, err := ownerOf(init)
+	if err != nil {
+		return e.gone(err)
+	}
 	flags := uint64(unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
 	fresh := uint64(0)
 	theirs, err := os.Readlink(init + "/ns/net")
@@ -213,6 +226,7 @@ func (e *entering) decide(joiner string) error {
 	} else {
 		fresh = unix.CLONE_NEWCGROUP
 	}
+	e.SetArg(e.owner, 1, num(owner))
 	e.SetArg(e.setns, 1, num(flags))
 	e.SetArg(e.fresh, 0, num(fresh))
 	return e.alive() // whose they were, then

@@ -22,8 +22,7 @@ func (s *Spec) owner() int {
 // signals and more) it counts in each namespace for whoever made it, too: some Workers
 // of one launcher, taking each what it may have, would leave nothing to root, nor to
 // other Workers. The thread keeps its capabilities, and nothing but clone may happen
-// until back. Root, who is no longer the namespace's owner, needs capabilities of its
-// own to enter it: CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE.
+// until back.
 func ownedBy(uid int) (back func(), err error) {
 	if uid == 0 {
 		return func() {}, nil
@@ -32,6 +31,10 @@ func ownedBy(uid int) (back func(), err error) {
 	setEUID := func(id int) unix.Errno {
 		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(id), keep) // this thread's alone
 		return errno
+	}
+	caps, err := allEffective()
+	if err != nil {
+		return nil, err
 	}
 	runtime.LockOSThread() // nor makes the Go runtime a thread out of it
 	if errno := setEUID(uid); errno != 0 {
@@ -45,18 +48,43 @@ func ownedBy(uid int) (back func(), err error) {
 		}
 		runtime.UnlockOSThread()
 	}
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
-	_, _, errno := unix.RawSyscall(unix.SYS_CAPGET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&caps[0])), 0)
-	if errno == 0 {
-		for i := range caps {
-			caps[i].Effective = caps[i].Permitted
-		}
-		_, _, errno = unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&caps[0])), 0)
-	}
-	if errno != 0 {
+	hdr := capHeader
+	if _, _, errno := unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&caps[0])), 0); errno != 0 {
 		back()
 		return nil, failed("capset", errno)
 	}
 	return back, nil
+}
+
+var capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+
+// allEffective are this thread's capabilities with all in effect that it is permitted:
+// a change of the effective user id from 0 leaves those, and none in effect.
+func allEffective() (caps [2]unix.CapUserData, err error) {
+	hdr := capHeader
+	if err := unix.Capget(&hdr, &caps[0]); err != nil {
+		return caps, failed("capget", err)
+	}
+	for i := range caps {
+		caps[i].Effective = caps[i].Permitted
+	}
+	return caps, nil
+}
+
+// nsGetOwnerUID is NS_GET_OWNER_UID, ioctl_ns(2), Linux 4.11.
+const nsGetOwnerUID = 0xb704
+
+// ownerOf is who made a process's user namespace, as the caller counts users. Whoever has
+// that effective user id has all capabilities over it (user_namespaces(7)), which root
+// may lack: a service's are bounded.
+func ownerOf(proc string) (uid uint32, err error) {
+	ns, err := os.Open(proc + "/ns/user")
+	if err != nil {
+		return 0, err
+	}
+	defer ns.Close()
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, ns.Fd(), nsGetOwnerUID, uintptr(unsafe.Pointer(&uid))); errno != 0 {
+		return 0, os.NewSyscallError("ioctl", errno)
+	}
+	return uid, nil
 }

@@ -196,6 +196,6 @@ func (b *script) confine() {
 
 // capset sets the permitted set and empties the others.
 func (b *script) capset(permitted uint32) {
-	header := replay.Struct(b.Program, unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3})
+	header := replay.Struct(b.Program, capHeader)
 	b.Add(unix.SYS_CAPSET, header, replay.Struct(b.Program, [2]unix.CapUserData{{Permitted: permitted}}))
 }

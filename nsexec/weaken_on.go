@@ -90,7 +90,7 @@ func (b *script) weaken() {
 	}
 	nothing := replay.Step{NR: unix.SYS_GETPID}
 	all := ^uint32(0)
-	header := replay.Struct(b.Program, unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3})
+	header := replay.Struct(b.Program, capHeader)
 	full := replay.Struct(b.Program, [2]unix.CapUserData{{Permitted: all, Effective: all, Inheritable: all}, {Permitted: 0x1ff, Effective: 0x1ff, Inheritable: 0x1ff}})
 	pivoted := false
 	b.Rewrite(func(s replay.Step) (replay.Step, bool) {
