@@ -50,7 +50,7 @@ func (r *repo) checkout(ctx context.Context, p policy.RepositoryPoint, dir strin
 		return marker{}, checkoutError(err)
 	}
 	m := marker{Commit: p.CommitID, Scope: p.Scope}
-	if err := finishTree(ctx, dir, p.CommittedAt, &m); err != nil {
+	if err := r.finishTree(ctx, dir, p.CommittedAt, &m); err != nil {
 		return marker{}, err
 	}
 	return m, nil
@@ -89,7 +89,7 @@ func checkoutError(err error) error {
 
 // finishTree sets the modification times, patches the index to what is on disk
 // and collects what there is to say about the tree.
-func finishTree(ctx context.Context, dir string, when time.Time, m *marker) error {
+func (r *repo) finishTree(ctx context.Context, dir string, when time.Time, m *marker) error {
 	if err := setTimes(dir, pastTime(when)); err != nil {
 		return diskError(opPristine, "the modification times cannot be set", err)
 	}
@@ -103,6 +103,9 @@ func finishTree(ctx context.Context, dir string, when time.Time, m *marker) erro
 		err = x.PatchTree(ctx, top, workerUID, workerGID)
 	}
 	if err == nil {
+		err = r.addUntracked(x, top)
+	}
+	if err == nil {
 		err = writeIndex(top, x)
 	}
 	if err != nil {
@@ -112,6 +115,12 @@ func finishTree(ctx context.Context, dir string, when time.Time, m *marker) erro
 		return diskError(opPristine, "the git directory cannot be read back", err)
 	}
 	return describe(top, x, m)
+}
+
+// addUntracked tells git that a tree holds nothing but the index's files, at the place
+// where a Worker finds it.
+func (r *repo) addUntracked(x *index.Index, top *os.File) error {
+	return x.AddUntracked(top, policy.WorkspacePath(r.id), workerUID, workerGID)
 }
 
 // pastTime is a commit's time, or ten seconds ago if it claims to be later: an

@@ -149,11 +149,17 @@ func (f *treeFiller) finish(ctx context.Context, objects string, l *lockFile) (m
 		return marker{}, policy.Errorf(policy.CodeInternal, opPristine, "%d files of the tree were not written", missing)
 	}
 	when := unix.NsecToTimespec(pastTime(f.point.CommittedAt).UnixNano())
-	if err := writeIndex(f.top, x); err != nil {
-		return marker{}, diskError(opPristine, "the index could not be written", err)
-	}
 	if err := unix.UtimesNanoAt(int(f.top.Fd()), "", []unix.Timespec{when, when}, unix.AT_EMPTY_PATH); err != nil {
 		return marker{}, diskError(opPristine, "the modification times cannot be set", err)
+	}
+	if f.oids == nil {
+		err = f.r.addUntracked(x, f.top)
+	}
+	if err == nil {
+		err = writeIndex(f.top, x)
+	}
+	if err != nil {
+		return marker{}, diskError(opPristine, "the index could not be written", err)
 	}
 	m := marker{Commit: f.point.CommitID, Scope: f.point.Scope, BuiltAt: start.UTC(), BuildFor: time.Since(start)}
 	if m.Git, err = identifyGitFiles(f.dir); err != nil {

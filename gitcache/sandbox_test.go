@@ -44,6 +44,8 @@ func sandboxCommand(f *fixture, p policy.RepositoryPoint, ws string, argv ...str
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "GIT_PAGER=cat", "GIT_EDITOR=true",
 		"GIT_AUTHOR_NAME=w", "GIT_AUTHOR_EMAIL=w@x", "GIT_COMMITTER_NAME=w", "GIT_COMMITTER_EMAIL=w@x",
+		// The index's untracked cache is for the tree at its place in the real sandbox.
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.untrackedCache", "GIT_CONFIG_VALUE_0=false",
 		"REPO=" + string(p.RepositoryID), "OBJECTS=" + f.path(f.ObjectsPath(p.RepositoryID)), "WS=" + ws, "ROOT=" + f.root,
 	}
 	return cmd

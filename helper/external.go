@@ -30,7 +30,7 @@ func cwdRoot(req LaunchRequest) string {
 	if req.External {
 		return externalTargetAt
 	}
-	return workspaceAt + "/" + string(req.RepositoryID)
+	return policy.WorkspacePath(req.RepositoryID)
 }
 
 // externalDir makes the directory for a command's result.
@@ -114,7 +114,7 @@ func (l *Local) Adopt(ctx context.Context, req MaterializeRequest) (MaterializeR
 			return res, diskError(op, err)
 		}
 		defer base.Close()
-		if err := l.writeIndex(made, base, x); err != nil {
+		if err := l.writeIndex(made, base, x, t.RepositoryID); err != nil {
 			return res, err
 		}
 	}

@@ -219,6 +219,9 @@ func (a *attempt) traceless(ctx context.Context) (plan mounts.Plan, network *os.
 		if err := a.clearVolatile(ctx); err != nil {
 			return plan, nil, err
 		}
+		if err := a.layBottom(); err != nil {
+			return plan, nil, err
+		}
 	}
 	host, err := l.hostRoot()
 	if err != nil {
@@ -360,6 +363,16 @@ func (a *attempt) clearVolatile(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// layBottom makes the empty layer below a workspace's overlays, in one that was made
+// before there was such a thing too.
+func (a *attempt) layBottom() error {
+	d, err := a.l.root.Ensure(rootdir.Workspace(a.req.AllocationID) + "/mounts/" + overlayWork + "/" + overlayBottom)
+	if err != nil {
+		return diskError("helper.launch", err)
+	}
+	return d.Close()
 }
 
 // workDirs are where overlayfs makes its own directory, "work", for a launch.

@@ -213,7 +213,7 @@ func (l *Local) workDirs(mounts *os.File, buildCache bool, trees []RepositoryTre
 		return err
 	}
 	defer top.Close()
-	names := []string{scratchWork}
+	names := []string{scratchWork, overlayBottom}
 	if buildCache {
 		names = append(names, cacheWork)
 	}
@@ -294,7 +294,7 @@ func (l *Local) clone(ctx context.Context, s cow.Strategy, t RepositoryTree, dir
 		return diskError(op, err)
 	}
 	defer base.Close()
-	return l.writeIndex(tree, base, x)
+	return l.writeIndex(tree, base, x, t.RepositoryID)
 }
 
 // treeIndex reads a pristine tree's index; nil for none.
@@ -338,10 +338,15 @@ func restat(x *index.Index) func(rel string, st *cow.Statx) {
 	}
 }
 
-// writeIndex gives the clone its index, so that the first git status reads no file,
-// and keeps a copy in base. No Worker has run on the tree yet.
-func (l *Local) writeIndex(tree, base *os.File, x *index.Index) error {
+// writeIndex gives the clone its index, so that the first git status reads no file and
+// lists no directory, and keeps a copy in base. No Worker has run on the tree yet.
+func (l *Local) writeIndex(tree, base *os.File, x *index.Index, repo policy.RepositoryID) error {
 	const op = "helper.index"
+	if x.HasUntracked() { // of the pristine tree
+		if err := x.AddUntracked(tree, policy.WorkspacePath(repo), workerID, workerID); err != nil {
+			return diskError(op, err)
+		}
+	}
 	f, err := rootdir.OpenAt(tree, ".git/index", unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return diskError(op, err)

@@ -16,7 +16,7 @@ import (
 // Where a Worker finds things. These paths are part of the product's contract:
 // the private git directories name objectsAt in their alternates.
 const (
-	workspaceAt = "/workspace"
+	workspaceAt = policy.WorkspacesAt
 	scratchAt   = "/scratch"
 	homeAt      = "/home/worker"
 	objectsAt   = "/run/yoi/objects"
@@ -182,7 +182,7 @@ func bundleOp(d policy.BundleDigest, src sources) (mounts.Op, error) {
 
 // repositoryOps mounts one repository and the cache's objects beside it.
 func repositoryOps(req LaunchRequest, t RepositoryTree, direct *[]*os.File, src sources) ([]mounts.Op, error) {
-	at := workspaceAt + "/" + string(t.RepositoryID)
+	at := policy.WorkspacePath(t.RepositoryID)
 	attr := mounts.Attr{NoSuid: true, NoDev: true, ReadOnly: req.ReadOnly}
 	if t.Strategy == policy.StrategyDirect {
 		if len(*direct) == 0 {
@@ -270,7 +270,7 @@ func keepsStat(s policy.StrategyName) bool {
 func volatile(req LaunchRequest) bool { return req.Volatile }
 
 // veiled mounts a directory of the allocation by way of an overlay that has it
-// as its only real layer. A plain bind mount would do the same, but its root's
+// as its only layer with anything in it. A plain bind mount would do the same, but its root's
 // path on the host stands in /proc/self/mountinfo for the Worker to read
 // (proc_pid_mountinfo(5)); an overlay shows only "/". work names the directory
 // below mounts/.work that overlayfs wants beside the upper one.
@@ -279,11 +279,12 @@ func veiled(src sources, id policy.AllocationID, at, upper, work string, attr mo
 	if err != nil {
 		return mounts.Overlay{}, err
 	}
-	return mounts.Overlay{Target: at, Data: data, Upper: upper, Work: "mounts/" + overlayWork + "/" + work, Volatile: volatile, Attr: attr}, nil
+	return mounts.Overlay{Target: at, Data: data, Upper: upper, Work: "mounts/" + overlayWork + "/" + work, Bottom: "mounts/" + overlayWork + "/" + overlayBottom, Volatile: volatile, Attr: attr}, nil
 }
 
-// Neither is a repository's id.
+// None is a repository's id. overlayBottom is an empty directory.
 const (
-	overlayWork = ".work"
-	scratchWork = ".scratch"
+	overlayWork   = ".work"
+	scratchWork   = ".scratch"
+	overlayBottom = ".bottom"
 )

@@ -74,12 +74,16 @@ type (
 	}
 	// Overlay attaches an overlay with the option userxattr. Lower is listed
 	// uppermost first. Upper and Work are names beneath Data; an empty Data makes
-	// a read-only overlay. Without Lower an empty directory is the lower layer.
+	// a read-only overlay. Without Lower an empty directory is the lower layer: Bottom,
+	// a name beneath Data too. If that is empty it is one of another file system, and
+	// directories have inode numbers of the overlay's own, another device than files
+	// (overlayfs.rst, "Inode properties").
 	Overlay struct {
 		Target      string
 		Lower       []Source
 		Data        Source
 		Upper, Work string
+		Bottom      string
 		// Volatile leaves out every sync of the upper layer's file system: fsync(2)
 		// inside does nothing, and the mount's end does not wait for the disk. The
 		// work directory must hold no "work/incompat" of an earlier such mount.

@@ -61,6 +61,9 @@ func TestValidate(t *testing.T) {
 		"overlay, no work":         {Overlay{Target: "/a", Data: src, Upper: "u"}},
 		"overlay, option in name":  {Overlay{Target: "/a", Data: src, Upper: "u,index=on", Work: "w"}},
 		"overlay, upper leads out": {Overlay{Target: "/a", Data: src, Upper: "../u", Work: "w"}},
+		"overlay, bottom leads up": {Overlay{Target: "/a", Data: src, Upper: "u", Work: "w", Bottom: ".."}},
+		"overlay, bottom is upper": {Overlay{Target: "/a", Data: src, Upper: "u", Work: "w", Bottom: "u"}},
+		"overlay, bottom alone":    {Overlay{Target: "/a", Lower: []Source{src}, Bottom: "b"}},
 		"overlay, upper alone":     {Overlay{Target: "/a", Lower: []Source{src}, Upper: "u"}},
 	}
 	for name, ops := range bad {

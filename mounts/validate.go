@@ -170,14 +170,17 @@ func checkOverlay(o Overlay) string {
 		}
 	}
 	if o.Data == (Source{}) {
-		if len(o.Lower) == 0 || o.Upper != "" || o.Work != "" {
+		if len(o.Lower) == 0 || o.Upper != "" || o.Work != "" || o.Bottom != "" {
 			return "has no layers"
 		}
 		return ""
 	}
 	// ',', ':' and '\' have a meaning in overlayfs's option strings.
-	if o.Upper == o.Work || !beneath(o.Upper) || !beneath(o.Work) || strings.ContainsAny(o.Upper+o.Work, `,:\`) {
+	if o.Upper == o.Work || !beneath(o.Upper) || !beneath(o.Work) || strings.ContainsAny(o.Upper+o.Work+o.Bottom, `,:\`) {
 		return "needs an upper and a work directory, two plain names beneath its data"
+	}
+	if o.Bottom != "" && (!beneath(o.Bottom) || o.Bottom == o.Upper || o.Bottom == o.Work) {
+		return "needs as its bottom a plain name beneath its data, which is none of the others"
 	}
 	return checkSource(o.Data)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -227,7 +228,7 @@ func TestStdioPermutation(t *testing.T) {
 
 func TestOverlayHidesTheHostPath(t *testing.T) {
 	dir := sandboxDir(t)
-	for _, d := range []string{"lower", "upper", "work", "ro"} {
+	for _, d := range []string{"lower", "upper", "work", "ro", "bottom"} {
 		if err := os.Mkdir(dir+"/"+d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -260,19 +261,18 @@ func TestOverlayHidesTheHostPath(t *testing.T) {
 	if string(low) != "low\n" || string(up) != "made\n" {
 		t.Errorf("lower %q, upper %q %v", low, up, err)
 	}
-	// Without a lower layer the upper directory is the workspace itself.
-	s = newSpec("/bin/sh", "-c", "cat b; mkdir d; mv d e; ln b c; stat -c %i b; grep -c nsexec /proc/self/mountinfo")
-	s.Plan = systemPlan(mounts.Overlay{Target: "/ws/app", Data: src, Upper: "upper", Work: "work"})
+	// Without a lower layer the upper directory is the workspace itself, down to its
+	// inode numbers, and all of it is of one device.
+	s = newSpec("/bin/sh", "-c", "cat b; mkdir d; mv d e; ln b c; stat -c %i b e; stat -c %d . b e | sort -u | wc -l; grep -c nsexec /proc/self/mountinfo")
+	s.Plan = systemPlan(mounts.Overlay{Target: "/ws/app", Data: src, Upper: "upper", Work: "work", Bottom: "bottom"})
 	s.CwdRoot = "/ws/app"
 	out, _ = run(t, s)
-	var st unix.Stat_t
-	if err := unix.Stat(dir+"/upper/c", &st); err != nil || st.Nlink != 2 {
-		t.Fatalf("%v %+v %s", err, st, out)
+	var file, below unix.Stat_t
+	if err := errors.Join(unix.Stat(dir+"/upper/c", &file), unix.Stat(dir+"/upper/e", &below)); err != nil || file.Nlink != 2 {
+		t.Fatalf("%v %+v %s", err, file, out)
 	}
-	if f := strings.Fields(out); len(f) != 3 || f[0] != "made" || f[2] != "0" {
-		t.Errorf("got %q", out)
-	} else if f[1] != num10(st.Ino) {
-		t.Errorf("inode number %s inside, %d outside", f[1], st.Ino)
+	if want := []string{"made", num10(file.Ino), num10(below.Ino), "1", "0"}; !slices.Equal(strings.Fields(out), want) {
+		t.Errorf("got %q, want %q", out, want)
 	}
 }
 

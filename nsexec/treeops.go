@@ -216,16 +216,22 @@ func (b *script) overlay(o mounts.Overlay, made map[string]bool) {
 	for _, l := range o.Lower {
 		lower = append(lower, b.layer(l))
 	}
+	data := ""
+	if o.Data != (mounts.Source{}) {
+		data = b.layer(o.Data)
+		if len(lower) == 0 && o.Bottom != "" {
+			lower = append(lower, data+"/"+o.Bottom)
+		}
+	}
 	// Without an upper directory overlayfs wants two layers.
-	if len(lower) == 0 || (len(lower) == 1 && o.Data == (mounts.Source{})) {
+	if len(lower) == 0 || (len(lower) == 1 && data == "") {
 		lower = append(lower, maskDir)
 	}
 	opts := []option{{"lowerdir", strings.Join(lower, ":")}}
 	attr := o.Attr.Bits()
-	if o.Data == (mounts.Source{}) {
+	if data == "" {
 		attr |= unix.MOUNT_ATTR_RDONLY
 	} else {
-		data := b.layer(o.Data)
 		opts = append(opts, option{"upperdir", data + "/" + o.Upper}, option{"workdir", data + "/" + o.Work})
 	}
 	if o.Volatile { // Linux 5.10

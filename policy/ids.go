@@ -22,6 +22,13 @@ type (
 
 const maxIDLength = 64
 
+// WorkspacesAt is the directory in which a Worker finds its repositories.
+const WorkspacesAt = "/workspace"
+
+// WorkspacePath is where a Worker finds a repository. It is part of the product's
+// contract: git indexes name it.
+func WorkspacePath(id RepositoryID) string { return WorkspacesAt + "/" + string(id) }
+
 // ValidID reports whether s is 1 to 64 characters of [a-z0-9._-], begins with
 // a letter or digit, and holds no "..".
 func ValidID(s string) bool {

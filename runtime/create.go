@@ -526,7 +526,7 @@ func (c *creation) allocation() registry.Allocation {
 	for i, t := range c.made.Repositories {
 		a.MaterializerKind = t.Strategy
 		a.RepositoryPoints = append(a.RepositoryPoints, c.repos[i].point)
-		m := registry.Mount{RepositoryID: t.RepositoryID, Target: workspacePath(t.RepositoryID), Strategy: t.Strategy, Tree: t.TreeKey}
+		m := registry.Mount{RepositoryID: t.RepositoryID, Target: policy.WorkspacePath(t.RepositoryID), Strategy: t.Strategy, Tree: t.TreeKey}
 		for _, d := range c.dirtyStates {
 			if d.RepositoryID == t.RepositoryID {
 				m.BaseTree = d.TreeID
@@ -542,9 +542,6 @@ func (c *creation) allocation() registry.Allocation {
 	}
 	return a
 }
-
-// workspacePath is where a Worker sees a repository.
-func workspacePath(id policy.RepositoryID) string { return "/workspace/" + string(id) }
 
 // newEvidence is the proof of what a Worker runs on.
 func (r *Runtime) newEvidence(a registry.Allocation, c *creation) (Evidence, error) {

@@ -31,7 +31,7 @@ func bundleEnvironment(p policy.SandboxPolicy) map[string]string {
 // NAME=VALUE, sorted.
 func environment(repo policy.RepositoryID, layers ...map[string]string) []string {
 	env := maps.Clone(baseEnvironment)
-	env["YOI_WORKSPACE"] = workspacePath(repo)
+	env["YOI_WORKSPACE"] = policy.WorkspacePath(repo)
 	env["YOI_SCRATCH"] = "/scratch"
 	for _, l := range layers {
 		maps.Copy(env, l)

@@ -38,14 +38,17 @@ func (x *Index) checkExtensions(end int) error {
 
 // dropStale removes the extensions that describe the work tree the index was
 // made for, or that would no longer be true:
-//   - UNTR, the untracked cache: stat data of directories and a host name;
+//   - UNTR, the untracked cache: stat data of directories, and their place
+//     (AddUntracked makes another);
 //   - FSMN: what a file system monitor of another tree said;
 //   - EOIE: a hash over the other extensions' headers, wrong once one is gone.
+//
+// An untracked cache that is to be added goes behind them all, so EOIE goes then too.
 //
 // TREE, REUC, IEOT (offsets of entries, which do not move) and unknown ones stay.
 func (x *Index) dropStale() {
 	end := len(x.buf) - x.oidSize
-	stale := false
+	stale := x.untracked != nil
 	for pos := x.extAt; pos < end; {
 		sig, next, err := x.extension(pos, end)
 		if err != nil {

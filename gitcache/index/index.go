@@ -68,6 +68,8 @@ type Index struct {
 	nameLen []uint32
 	skip    []bool
 	extAt   int // where the extensions begin
+	// untracked is the data of an extension that Bytes adds.
+	untracked []byte
 }
 
 // Parse reads an index whose object ids have oidSize bytes (20 or 32); 0 tells
@@ -247,6 +249,11 @@ func (x *Index) PatchPath(path string, f func(Entry) (Stat, bool)) bool {
 func (x *Index) Bytes() []byte {
 	x.dropStale()
 	body := x.buf[:len(x.buf)-x.oidSize]
+	if x.untracked != nil {
+		body = append(body, "UNTR"...)
+		body = binary.BigEndian.AppendUint32(body, uint32(len(x.untracked)))
+		body = append(body, x.untracked...)
+	}
 	h := newHash(x.oidSize)
 	h.Write(body)
 	x.buf = h.Sum(body)

@@ -44,11 +44,15 @@ func TestEveryStrategyEverywhere(t *testing.T) {
 		ways := p.Ways(t, y, repo)
 		for _, w := range append(ways, ways[0].By(policy.StrategyAuto)) {
 			s := w.Strategy
-			r := y.Run(t, w.Run("--json", "--", "sh", "-c", "git rev-parse HEAD >&2; echo x >new; rm README.md")...).Want(t, 0)
+			r := y.Run(t, w.Run("--json", "--", "sh", "-c", "git rev-parse HEAD >&2; echo x >new; rm README.md; find . /scratch -printf '%D\\n' | sort -u | wc -l >&2")...).Want(t, 0)
 			var ev runtime.Evidence
 			r.JSON(t, &ev)
 			if !strings.Contains(r.Stderr, repo.Commit) || len(ev.Points) != 1 || ev.Points[0].CommitID != repo.Commit || ev.Points[0].TreeID != repo.Tree {
 				t.Errorf("%s: the evidence is %+v, and the Worker says %s", s, ev.Points, r.Stderr)
+			}
+			// The workspace and its scratch are a device each, which `tar --one-file-system` asks.
+			if !strings.HasSuffix(r.Stderr, "\n2\n") {
+				t.Errorf("%s: the Worker sees more devices than mounts: %s", s, r.Stderr)
 			}
 			if s != policy.StrategyAuto && ev.Strategy != s || ev.StrategyReason == "" || ev.SeccompDigest == "" || len(ev.Workers) != 1 || ev.Workers[0].Outcome == nil {
 				t.Errorf("%s: the evidence is %+v", s, ev)

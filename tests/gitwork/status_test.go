@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"yoi.dev/yoi-runtime/internal/testenv"
+	"yoi.dev/yoi-runtime/policy"
 	"yoi.dev/yoi-runtime/tests/internal/rig"
 )
 
@@ -26,6 +27,11 @@ func TestFirstStatusReadsNoContent(t *testing.T) {
 				traces := traceSections(t, out)
 				if reads := contentReads(traces["first"]); len(reads) != 0 {
 					t.Errorf("the first status read %d files, among them %s", len(reads), reads[0])
+				}
+				// It lists no directory either, but where the index does not know of all files;
+				// once the index is of git's own making there, it may.
+				if lists := listings(traces["first"]); len(lists) != 0 && w.Strategy != policy.StrategyGitSparse {
+					t.Errorf("the first status listed %d directories, among them %s", len(lists), lists[0])
 				}
 				// The count can see a read.
 				if reads := contentReads(traces["stale"]); len(reads) != 2 {
@@ -57,12 +63,20 @@ func traceSections(t *testing.T, out string) map[string]string {
 // tracked matches a successful open or readlink of a file of testenv.RepoFiles.
 var tracked = regexp.MustCompile(`"[^"]*file-\d+\.txt".*= \d`)
 
-func contentReads(trace string) []string {
-	var reads []string
+// listed matches a directory of testenv.RepoFiles that was opened; the top is always new
+// where it is an overlay's.
+var listed = regexp.MustCompile(`"d\d+/[^"]*", .*O_DIRECTORY.*= \d`)
+
+func listings(trace string) []string { return matching(listed, trace) }
+
+func contentReads(trace string) []string { return matching(tracked, trace) }
+
+func matching(what *regexp.Regexp, trace string) []string {
+	var found []string
 	for line := range strings.Lines(trace) {
-		if tracked.MatchString(line) {
-			reads = append(reads, strings.TrimSpace(line))
+		if what.MatchString(line) {
+			found = append(found, strings.TrimSpace(line))
 		}
 	}
-	return reads
+	return found
 }
