@@ -46,7 +46,9 @@ echo "[core]
 	renameLimit = 1000
 [pack]
 	threads = 2
-	windowMemory = 64m" >$own/config
+	windowMemory = 64m
+[fastimport]
+	unpackLimit = 0" >$own/config
 if [ $version -eq 1 ]; then printf '[extensions]\n\tobjectformat = sha256\n' >>$own/config; fi
 echo "/run/yoi/objects/$repo" >$own/objects/info/alternates
 
@@ -77,32 +79,60 @@ base() {
 # without prints the names of the sorted list $1 that are not in $2, part of it.
 without() { sort -z "$1" "$2" "$2" | uniq -zu; }
 
-# few brings the index up to date where it is known where to look. What is unusual
-# makes it fail.
+# few makes $tree of the point's, where it is known which paths can differ, with an
+# index of those alone: of 100,000 files one takes longer to read than they do. What is
+# unusual makes it fail.
 few() {
 	if [ "$files" = - ]; then return 1; fi
-	[ -e $own/index ] || base || return 1
 	sed -n 's/^files //p' $tmp/told | base64 -d >$tmp/few
 	if [ "$gone" -gt 0 ]; then
 		sed -n 's/^gone //p' $tmp/told | base64 -d >$tmp/gone
-		GIT_DIR=$own GIT_WORK_TREE=$PWD GIT_LITERAL_PATHSPECS=1 xargs -0 -a $tmp/gone git ls-files -z -- >>$tmp/few || return 1
+		listed $tmp/gone -z --name-only >>$tmp/few || return 1
 	fi
 	sort -zu $tmp/few -o $tmp/few
-	# Whether they are tracked, and so not ignored, is asked only of those that match.
-	ours check-ignore --no-index -z --stdin <$tmp/few >$tmp/match || [ $? -eq 1 ] || return 1
-	if [ -s $tmp/match ]; then
-		ours check-ignore -z --stdin <$tmp/match >$tmp/ignored || [ $? -eq 1 ] || return 1
+	# What the point has at those paths, one to a line, as update-index and fast-import
+	# take it. Without stat data git reads each file.
+	listed $tmp/few >$tmp/listed || return 1
+	sed 's/ [a-z]* / /' $tmp/listed | sort -u >$tmp/had
+	if [ -s $tmp/had ]; then ours update-index --index-info <$tmp/had || return 1; fi
+	ours check-ignore -z --stdin <$tmp/few >$tmp/ignored || [ $? -eq 1 ] || return 1 # what is tracked is not
+	if [ -s $tmp/ignored ]; then
 		without $tmp/few $tmp/ignored >$tmp/kept
 		mv $tmp/kept $tmp/few
 	fi
-	again $tmp/few
+	ours update-index -z --add --remove --replace --stdin <$tmp/few >&2 || return 1
+	ours ls-files -s >$tmp/listed || return 1
+	sed 's/ 0\t/\t/' $tmp/listed | sort >$tmp/has
+	if cmp -s $tmp/had $tmp/has; then return; fi
+	cut -f 2- $tmp/has | sort >$tmp/stay
+	{
+		echo "commit refs/heads/few
+committer yoi <yoi@localhost> 0 +0000
+data 0
+from $point"
+		cut -f 2- $tmp/had | sort | comm -23 - $tmp/stay | sed 's/^/D /'
+		comm -13 $tmp/had $tmp/has | sed 's/^/M /; s/\t/ /'
+		echo 'ls ""'
+	} | ours fast-import --quiet >$tmp/listed || return 1
+	tree=$(sed -nE 's/^040000 tree ([0-9a-f]+)\t$/\1/p' $tmp/listed)
+	[ -n "$tree" ]
 }
 
-# again has git read the files of a list, whatever their stat data says: many a git
-# compares times by the second, so that an edit of the same size in the second in
-# which the workspace was made is none to it, once the mtime is put back.
+# listed lists the files that the point has at the paths of a list, or below them.
+listed() {
+	local paths=$1
+	shift
+	GIT_DIR=$own GIT_WORK_TREE=$PWD GIT_LITERAL_PATHSPECS=1 xargs -0 -r -a "$paths" git ls-tree -r "$@" "$point" --
+}
+
+# again has git read the tracked files of a list, whatever their stat data says: many a
+# git compares times by the second, so that an edit of the same size in the second in
+# which the workspace was made is none to it, once the mtime is put back. (Their entries
+# stay: line ends are converted by what the file had before.) Others whose names go on as
+# one of theirs does may be read too.
 again() {
-	ours update-index -z --force-remove --stdin <"$1" && ours update-index -z --add --remove --replace --stdin <"$1" >&2
+	sed -z 's/^/\t/' "$1" | tr '\000' '\n' >$tmp/names
+	ours ls-files -s -z | grep -zFf $tmp/names | ours update-index -z --index-info
 }
 
 # touched lists the tracked files that have changed since the index was written. Only
@@ -118,17 +148,18 @@ touched() {
 
 # stage makes $tree of all files that are not ignored.
 stage() {
-	partial= tree=$same
+	partial= all= tree=$same
 	if [ "$files $gone" = "0 0" ]; then return; fi
 	if ! few; then
+		all=1
 		special
 		base
 		if [ -s $tmp/special ]; then ours update-index -z --force-remove --stdin <$tmp/special; fi
 		touched >$tmp/touched
 		if [ -s $tmp/touched ]; then again $tmp/touched || partial=1; fi
 		ours add -A --sparse --ignore-errors >&2 || partial=1
+		tree=$(ours write-tree --missing-ok) # a partial clone lacks what lies outside the scope
 	fi
-	tree=$(ours write-tree --missing-ok) # a partial clone lacks what lies outside the scope
 }
 
 # refs reads the commits of the Worker's refs and reflogs into $tmp/tips, and those
@@ -157,9 +188,6 @@ made() {
 # number is how many they are.
 number() { if [ -s $tmp/new ]; then made --count; else echo 0; fi; }
 
-case $ask in
-diff | patch | tar | pack) base ;; # while it is found out what we are told
-esac
 read -r files gone
 cat >$tmp/told
 
@@ -193,9 +221,13 @@ patch)
 	;;
 tar)
 	stage
-	ours ls-files -z >$tmp/files
-	ours ls-files -z -t | sed -zn 's/^S //p' >$tmp/outside # of a scope
-	if [ -s $tmp/outside ]; then without $tmp/files $tmp/outside >$tmp/inside; mv $tmp/inside $tmp/files; fi
+	if [ -n "$all" ]; then
+		ours ls-files -z >$tmp/files
+		ours ls-files -z -t | sed -zn 's/^S //p' >$tmp/outside # of a scope
+		if [ -s $tmp/outside ]; then without $tmp/files $tmp/outside >$tmp/inside; mv $tmp/inside $tmp/files; fi
+	else
+		ours ls-tree -r -z --name-only "$tree" >$tmp/files
+	fi
 	# Never a setuid program: whoever unpacks it as root would have one of a Worker's.
 	tar --create --format=gnu --mode=a-s --owner=0 --group=0 --numeric-owner --no-recursion --null --verbatim-files-from --files-from=$tmp/files
 	;;

@@ -141,10 +141,16 @@ func TestDiffOfFew(t *testing.T) {
 
 func diffOfFew(t *testing.T, fs string, strategy policy.StrategyName) {
 	p := rig.NewPlace(t, fs, 0)
-	c := caller{Yoi: p.Yoi(t), source: repository(t), place: p}
+	// Line ends that are converted nowhere, since they were committed before that was
+	// asked for (gitattributes(5), "text").
+	source := testenv.Commit(t, repository(t), "line ends", map[string]*testenv.Entry{
+		".gitattributes": {Data: "dos.txt text=auto\n"}, "dos.txt": {Data: "a\r\nb\r\n"}, "src/main.cc": {Data: "beside main.c\n"},
+	})
+	c := caller{Yoi: p.Yoi(t), source: source, place: p}
 	c.repo = p.Give(t, c.source)
 	c.OK(t, "repo", "add", "--id", "small", c.repo.Dir)
 	for name, script := range map[string]string{
+		"line ends":  `printf 'c\r\n' >>dos.txt`,
 		"files":      `echo x >>README.md; chmod -x run.sh; echo n >src/n; rm src/main.c; mv src/util.c "a b"; printf 'z' >"$(printf 'n\nl\377')"`,
 		"same size":  `sed -i s/Changed/cHANGED/ README.md; touch -d @1700000200 README.md`,
 		"ignored":    `printf '*.o\nREADME.md\nout/\n' >.gitignore; echo x >>README.md; echo o >a.o; mkdir out; echo o >out/f; echo k >src/k`,
@@ -161,6 +167,9 @@ func diffOfFew(t *testing.T, fs string, strategy policy.StrategyName) {
 			id := c.create(t, strategy)
 			c.work(t, id, script)
 			few := c.OK(t, "ws", "diff", string(id))
+			if name == "line ends" && !strings.HasSuffix(few, "\n b\r\n+c\r\n") {
+				t.Errorf("of a line that was added git finds\n%q", few)
+			}
 			c.work(t, id, "mkdir -p every; mkfifo every/file")
 			all := c.Run(t, "ws", "diff", string(id))
 			if name == "repository" { // a pipe beside a repository is refused
