@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -152,22 +152,20 @@ func (r *Runtime) askChanged(ctx context.Context, a registry.Allocation, mount i
 }
 
 // changedLists is what a look is told of it: a line with the numbers of paths to look at
-// and of paths that are gone, and the lists; or that it has to look at every file.
+// and of paths that are gone, and with the sizes of the two lists in bytes, and the
+// lists; or that it has to look at every file.
 func changedLists(c helper.ChangedResult) []byte {
 	if !c.Known {
-		return []byte("- -\n")
+		return []byte("- - 0 0\n")
 	}
-	b := fmt.Appendf(nil, "%d %d\n", len(c.Files), len(c.Gone))
-	for _, list := range []struct {
-		word  string
-		paths [][]byte
-	}{{"files", c.Files}, {"gone", c.Gone}} {
-		if len(list.paths) > 0 {
-			joined := bytes.Join(append(list.paths, nil), []byte{0}) // each is terminated
-			b = append(b, list.word+" "+base64.StdEncoding.EncodeToString(joined)+"\n"...)
-		}
+	var files, gone []byte
+	for _, p := range c.Files {
+		files = append(append(files, p...), 0)
 	}
-	return b
+	for _, p := range c.Gone {
+		gone = append(append(gone, p...), 0)
+	}
+	return slices.Concat(fmt.Appendf(nil, "%d %d %d %d\n", len(c.Files), len(c.Gone), len(files), len(gone)), files, gone)
 }
 
 // capture runs an unrecorded command on an allocation.

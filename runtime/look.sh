@@ -2,9 +2,9 @@
 # workspace is mounted read-only. Arguments: what is asked, the repository, the
 # point's commit and its tree, and what the question wants besides. Standard input: how
 # many paths there are to look at and how many are gone, where it is known where alone
-# the files can differ from the point's, else dashes; those, as "files LIST" and "gone
-# LIST" (NUL-terminated, base64); commits that need not be told, one to a line; and
-# "collected OID" for each that the cache was given from a workspace.
+# the files can differ from the point's, else dashes; of how many bytes these two lists
+# are; the lists, each path terminated by NUL; commits that need not be told, one to a
+# line; and "collected OID" for each that the cache was given from a workspace.
 #
 # It runs at each Worker's end, so that programs are started only where there is
 # something to say: one costs a good part of what a Worker's launch does.
@@ -79,21 +79,17 @@ base() {
 # without prints the names of the sorted list $1 that are not in $2, part of it.
 without() { sort -z "$1" "$2" "$2" | uniq -zu; }
 
-# few makes $tree of the point's, where it is known which paths can differ, with an
+# few makes $tree of the point's, and counts $changes, where it is known which paths can differ, with an
 # index of those alone: of 100,000 files one takes longer to read than they do. What is
 # unusual makes it fail.
 few() {
 	if [ "$files" = - ]; then return 1; fi
-	sed -n 's/^files //p' $tmp/told | base64 -d >$tmp/few
 	if [ "$gone" -gt 0 ]; then
-		sed -n 's/^gone //p' $tmp/told | base64 -d >$tmp/gone
 		listed $tmp/gone -z --name-only >>$tmp/few || return 1
+		sort -zu $tmp/few -o $tmp/few
 	fi
-	sort -zu $tmp/few -o $tmp/few
-	# What the point has at those paths, one to a line, as update-index and fast-import
-	# take it. Without stat data git reads each file.
-	listed $tmp/few >$tmp/listed || return 1
-	sed 's/ [a-z]* / /' $tmp/listed | sort -u >$tmp/had
+	# What the point has at those paths. Without stat data git reads each file.
+	listed $tmp/few >$tmp/had || return 1
 	if [ -s $tmp/had ]; then ours update-index --index-info <$tmp/had || return 1; fi
 	ours check-ignore -z --stdin <$tmp/few >$tmp/ignored || [ $? -eq 1 ] || return 1 # what is tracked is not
 	if [ -s $tmp/ignored ]; then
@@ -101,21 +97,26 @@ few() {
 		mv $tmp/kept $tmp/few
 	fi
 	ours update-index -z --add --remove --replace --stdin <$tmp/few >&2 || return 1
-	ours ls-files -s >$tmp/listed || return 1
-	sed 's/ 0\t/\t/' $tmp/listed | sort >$tmp/has
-	if cmp -s $tmp/had $tmp/has; then return; fi
-	cut -f 2- $tmp/has | sort >$tmp/stay
-	{
-		echo "commit refs/heads/few
-committer yoi <yoi@localhost> 0 +0000
-data 0
-from $point"
-		cut -f 2- $tmp/had | sort | comm -23 - $tmp/stay | sed 's/^/D /'
-		comm -13 $tmp/had $tmp/has | sed 's/^/M /; s/\t/ /'
-		echo 'ls ""'
-	} | ours fast-import --quiet >$tmp/listed || return 1
-	tree=$(sed -nE 's/^040000 tree ([0-9a-f]+)\t$/\1/p' $tmp/listed)
-	[ -n "$tree" ]
+	ours ls-files -s >$tmp/has || return 1
+	# Git quotes names as fast-import takes them. What is gone goes first: a directory
+	# may be where it was.
+	awk -v point="$point" '
+		{
+			split($0, word, " ")
+			path = substr($0, index($0, "\t") + 1)
+		}
+		now { if (was[path] != word[1] " " word[2]) made[path] = word[1] " " word[2]; has[path] = 1 }
+		!now { was[path] = word[1] " " substr(word[3], 1, length(point)) }
+		END {
+			for (path in was) if (!(path in has)) { lines = lines "D " path "\n"; n++ }
+			for (path in made) { lines = lines "M " made[path] " " path "\n"; n++ }
+			if (n) printf "# %d\ncommit refs/heads/few\ncommitter yoi <yoi@localhost> 0 +0000\ndata 0\nfrom %s\n%sls \"\"\n", n, point, lines
+		}' $tmp/had now=1 $tmp/has >$tmp/import || return 1
+	if [ ! -s $tmp/import ]; then return; fi
+	read -r kind changes <$tmp/import
+	ours fast-import --quiet <$tmp/import >$tmp/top || return 1
+	read -r mode kind tree <$tmp/top
+	[ "$mode $kind" = "040000 tree" ]
 }
 
 # listed lists the files that the point has at the paths of a list, or below them.
@@ -148,10 +149,10 @@ touched() {
 
 # stage makes $tree of all files that are not ignored.
 stage() {
-	partial= all= tree=$same
+	partial= all= tree=$same changes=
 	if [ "$files $gone" = "0 0" ]; then return; fi
 	if ! few; then
-		all=1
+		all=1 changes=
 		special
 		base
 		if [ -s $tmp/special ]; then ours update-index -z --force-remove --stdin <$tmp/special; fi
@@ -188,7 +189,9 @@ made() {
 # number is how many they are.
 number() { if [ -s $tmp/new ]; then made --count; else echo 0; fi; }
 
-read -r files gone
+read -r files gone listed missing
+if [ "$listed" -gt 0 ]; then head -c "$listed"; fi >$tmp/few
+if [ "$missing" -gt 0 ]; then head -c "$missing" >$tmp/gone; fi
 cat >$tmp/told
 
 case $ask in
@@ -205,8 +208,9 @@ work)
 		sed -n 's/^collected //p' $tmp/told | while read -r oid; do
 			if [ "$(both rev-parse -q --verify "$oid^{tree}")" = "$tree" ]; then echo "collected $oid"; break; fi
 		done
-		echo "changed $(ours diff-tree -r -z --name-only "$point" "$tree" | tr -dc '\000' | wc -c)"
-		echo "diff $(ours diff-tree -r -p --binary --full-index --no-renames --no-ext-diff --no-textconv "$point" "$tree" | sha256sum | cut -d' ' -f1)"
+		echo "changed ${changes:-$(ours diff-tree -r --name-only "$point" "$tree" | wc -l)}" # a name is one line, quoted
+		sum=$(ours diff-tree -r -p --binary --full-index --no-renames --no-ext-diff --no-textconv "$point" "$tree" | sha256sum)
+		echo "diff ${sum%% *}"
 	fi
 	if [ -n "$partial" ]; then echo "partial 1"; fi
 	;;
