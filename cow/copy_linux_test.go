@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -235,6 +237,37 @@ func TestSourceChanges(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// TestBusySource: of a source that others write to, the stat data of a file that is
+// written to while it is copied, or was a moment before, is not what was copied.
+func TestBusySource(t *testing.T) {
+	for _, busy := range []bool{true, false} {
+		dir := testenv.FS(t, "xfs", 320)
+		for _, name := range []string{"still", "young", "meanwhile"} {
+			plant(t, dir, filepath.Join("source", name))
+			must(t, os.WriteFile(filepath.Join(dir, "source", name), []byte("a"), 0o644))
+		}
+		time.Sleep(2 * settled)
+		r := job(t, dir)
+		r.Busy = busy
+		var told sync.Map
+		r.OnCopy = func(rel string, _, _ *Statx) { told.Store(rel, true) }
+		must(t, os.WriteFile(filepath.Join(dir, "source/young"), []byte("b"), 0o644))
+		_, err := reflinkOf(&r, func(dst, src int) error {
+			name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", src))
+			if err == nil && filepath.Base(name) == "meanwhile" {
+				err = os.WriteFile(name, []byte("c"), 0o644)
+			}
+			return errors.Join(err, ficlone(dst, src))
+		}).materialize(t.Context(), policy.StrategyReflink)
+		must(t, err)
+		for name, want := range map[string]bool{"still": true, "young": !busy, "meanwhile": !busy} {
+			if _, ok := told.Load(name); ok != want {
+				t.Errorf("busy %t: OnCopy was called for %s: %t", busy, name, ok)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package cow
 
 import (
 	"bytes"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,10 +50,26 @@ func (w *worker) newFile(src int, st *unix.Statx_t, n *dirNode, name cname, repo
 	}
 	w.res.Files++
 	w.res.Bytes += int64(st.Size)
+	if report && w.req.Busy {
+		if report, err = stoodStill(src, st); err != nil {
+			return w.fail(onSource, n, name, err)
+		}
+	}
 	if report {
 		return w.report(st, dst, emptyName, unix.AT_EMPTY_PATH, n, name)
 	}
 	return nil
+}
+
+// stoodStill reports whether an open file is as it was, and that was old enough for
+// every change since to have another ctime.
+func stoodStill(src int, was *unix.Statx_t) (bool, error) {
+	var st unix.Statx_t
+	if err := statxFd(src, fileMask, &st); err != nil {
+		return false, err
+	}
+	old := time.Since(time.Unix(was.Ctime.Sec, int64(was.Ctime.Nsec))) >= settled
+	return old && st.Ctime == was.Ctime && st.Mtime == was.Mtime && st.Size == was.Size && st.Mode == was.Mode, nil
 }
 
 // content shares src's blocks with dst, or copies them. A refusal is taken for

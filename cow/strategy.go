@@ -43,6 +43,9 @@ type Request struct {
 	// OnCopy is OnFile with the statx that the source had before it was copied, but
 	// is not called for files with several names.
 	OnCopy func(rel string, from, to *Statx)
+	// Busy says that others may be writing to the source: OnCopy is then called only
+	// for files that stood still from before they were copied until after.
+	Busy bool
 	// Layer says that the source is an overlay's upper directory: its whiteouts
 	// (overlayfs.rst, "whiteouts and opaque directories") are made, not left out, and
 	// opaque directories stay so.

@@ -1,9 +1,11 @@
 package helper
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -69,13 +71,21 @@ func (l *Local) forkTree(ctx context.Context, from policy.AllocationID, s cow.St
 	}
 	defer src.Close()
 	var x *index.Index
-	req := cow.Request{Source: src, TargetParent: parent, TargetName: name, Layer: true, Log: l.log}
+	var own *ownIndex
+	req := cow.Request{Source: src, TargetParent: parent, TargetName: name, Layer: true, Busy: live, Log: l.log}
 	if !keepsStat(t.Strategy) {
 		if x, err = l.forkedIndex(from, t); err != nil {
 			return err
 		}
-		if x != nil && !live { // beside a Worker, what was seen before a copy may not be what was copied
-			req.OnCopy = carry(x)
+		var indexes []*index.Index
+		if x != nil && !live { // beside a Worker, a mapped file is written to without a new ctime
+			indexes = append(indexes, x)
+		}
+		if own = readOwnIndex(src); own != nil {
+			indexes = append(indexes, own.Index)
+		}
+		if len(indexes) > 0 {
+			req.OnCopy = carry(indexes)
 		}
 	}
 	for try := 1; ; try++ {
@@ -98,10 +108,84 @@ func (l *Local) forkTree(ctx context.Context, from policy.AllocationID, s cow.St
 			return diskError(op, err)
 		}
 	}
+	if own != nil {
+		if err := own.writeTo(parent, name); err != nil {
+			return diskError(op, err)
+		}
+	}
 	if x == nil {
 		return nil
 	}
 	return diskError(op, l.keepIndex(dirs["index"], t, x))
+}
+
+// ownIndex is the index of a workspace that its Workers' git uses. Files that it
+// takes for unchanged in the original it shall take for unchanged in the fork: or the
+// first git status there reads every file.
+type ownIndex struct {
+	*index.Index
+	size int64
+	sum  []byte // the checksum at its end
+}
+
+// maxOwnIndex bounds what is read of a hostile one: more than a million files.
+const maxOwnIndex = 256 << 20
+
+// readOwnIndex reads a workspace's index; nil for none that is understood. It may be
+// hostile: whatever comes of it is the Workers' own again.
+func readOwnIndex(tree *os.File) *ownIndex {
+	f, err := rootdir.OpenAt(tree, ".git/index", unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxOwnIndex {
+		return nil
+	}
+	b := make([]byte, st.Size())
+	if _, err := io.ReadFull(f, b); err != nil {
+		return nil
+	}
+	x, err := index.Parse(b, 0)
+	if err != nil {
+		return nil
+	}
+	sum := bytes.Clone(b[len(b)-x.OIDSize():])
+	if bytes.Count(sum, []byte{0}) == len(sum) { // index.skipHash: it does not say what it is of
+		return nil
+	}
+	return &ownIndex{x, st.Size(), sum}
+}
+
+// writeTo puts the index in the place of its copy, if that is one: beside a Worker it
+// can be of another moment. The time stays, by which git knows which files may have
+// been written to after it (racy ones, gitformat-index(5)).
+func (o *ownIndex) writeTo(parent *os.File, name string) error {
+	f, err := rootdir.OpenAt(parent, name+"/.git/index", unix.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil // it may be a link, or gone
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	sum := make([]byte, len(o.sum))
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink != 1 || st.Size != o.size {
+		return nil
+	}
+	if _, err := f.ReadAt(sum, o.size-int64(len(sum))); err != nil || !bytes.Equal(sum, o.sum) {
+		return err
+	}
+	b := o.Bytes()
+	if _, err := f.WriteAt(b, 0); err != nil {
+		return err
+	}
+	if err := f.Truncate(int64(len(b))); err != nil { // an extension may have gone
+		return err
+	}
+	return unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{st.Atim, st.Mtim}, unix.AT_EMPTY_PATH)
 }
 
 // forkSource tells whether a Worker is live on the allocation, and keeps one from
@@ -182,15 +266,17 @@ func (l *Local) forkedIndex(from policy.AllocationID, t RepositoryTree) (*index.
 	return x, nil
 }
 
-// carry makes an entry that was right for the original right for the copy. The
+// carry makes entries that were right for the original right for the copy. The
 // others stay wrong, so that the file is read again.
-func carry(x *index.Index) func(rel string, from, to *cow.Statx) {
+func carry(indexes []*index.Index) func(rel string, from, to *cow.Statx) {
 	return func(rel string, from, to *cow.Statx) {
-		x.PatchPath(rel, func(e index.Entry) (index.Stat, bool) {
-			was := workerStat(from)
-			was.Dev = e.Stat.Dev // git does not look at it
-			return workerStat(to), was == e.Stat
-		})
+		for _, x := range indexes {
+			x.PatchPath(rel, func(e index.Entry) (index.Stat, bool) {
+				was := workerStat(from)
+				was.Dev = e.Stat.Dev // git does not look at it
+				return workerStat(to), was == e.Stat
+			})
+		}
 	}
 }
 
