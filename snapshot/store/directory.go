@@ -36,8 +36,11 @@ func directoryError(message string, err error) error {
 		code = policy.CodeSnapshotStoreRefused
 	}
 	bad := failed(code, message, err)
-	if code == policy.CodeSnapshotStoreRefused {
+	switch {
+	case code == policy.CodeSnapshotStoreRefused:
 		bad = bad.WithHint("Give the calling user (with a daemon: the daemon's) the right to it.")
+	case errors.Is(err, fs.ErrNotExist):
+		bad = bad.WithHint("Make the directory first, for whoever is to write there.")
 	}
 	return bad
 }

@@ -369,3 +369,16 @@ func TestCredentialsAreSent(t *testing.T) {
 		t.Errorf("%q", seen)
 	}
 }
+
+// TestNoDirectory: whoever names one that is not there is told to make it.
+func TestNoDirectory(t *testing.T) {
+	st := at(t, filepath.Join(t.TempDir(), "no-such"), Options{})
+	_, listed := st.List(t.Context())
+	_, got := st.Get(t.Context(), digest)
+	f := file(t, "archive")
+	for what, err := range map[string]error{"list": listed, "get": got, "put": st.Put(t.Context(), digest, f, 7)} {
+		if d := policy.AsDiagnostic(err); d == nil || d.Code != policy.CodeSnapshotStoreFailed || !strings.HasPrefix(d.Hint, "Make the directory") {
+			t.Errorf("%s: %+v", what, d)
+		}
+	}
+}
