@@ -90,7 +90,8 @@ func checkoutError(err error) error {
 // finishTree sets the modification times, patches the index to what is on disk
 // and collects what there is to say about the tree.
 func (r *repo) finishTree(ctx context.Context, dir string, when time.Time, m *marker) error {
-	if err := setTimes(dir, pastTime(when)); err != nil {
+	past := pastTime(when)
+	if err := setDirTimes(dir, past); err != nil {
 		return diskError(opPristine, "the modification times cannot be set", err)
 	}
 	top, err := os.Open(dir)
@@ -100,7 +101,7 @@ func (r *repo) finishTree(ctx context.Context, dir string, when time.Time, m *ma
 	defer top.Close()
 	x, err := readIndex(top)
 	if err == nil {
-		err = x.PatchTree(ctx, top, workerUID, workerGID)
+		err = x.PatchTree(ctx, top, workerUID, workerGID, &past)
 	}
 	if err == nil {
 		err = r.addUntracked(x, top)
@@ -135,15 +136,20 @@ func pastTime(when time.Time) time.Time {
 	return when.Truncate(time.Second)
 }
 
-// setTimes covers directories and symbolic links too, but not .git.
-func setTimes(dir string, when time.Time) error {
+// setDirTimes sets the times of all directories but .git.
+func setDirTimes(dir string, when time.Time) error {
 	ts := unix.NsecToTimespec(when.UnixNano())
 	times := []unix.Timespec{ts, ts}
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path == filepath.Join(dir, ".git") {
+		switch {
+		case err != nil:
+			return err
+		case !d.IsDir():
+			return nil
+		case path == filepath.Join(dir, ".git"):
 			return filepath.SkipDir
 		}
 		return unix.UtimesNanoAt(unix.AT_FDCWD, path, times, unix.AT_SYMLINK_NOFOLLOW)

@@ -364,8 +364,7 @@ func (t *treeImport) publish(ctx context.Context) error {
 	if !t.ready {
 		return nil
 	}
-	t.made.Boot = bootID()
-	return t.repo.publish(ctx, t.name, t.key, t.made, t.made.Boot == "")
+	return t.repo.publish(ctx, t.name, t.key, t.made, false)
 }
 
 // abandon leaves the tree to git.

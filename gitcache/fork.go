@@ -44,6 +44,9 @@ func (c *Cache) HoldLike(ctx context.Context, p policy.RepositoryPoint, key, hol
 		if err == nil && used {
 			err = r.useLike(ctx, key, holder, like)
 		}
+		if err == nil && used { // like may have been one that a power failure would have ended
+			err = r.settleHeld(ctx, key)
+		}
 		if err == nil {
 			return nil
 		}

@@ -92,7 +92,7 @@ func (c *Cache) PatchIndex(ctx context.Context, tree *os.File, stat func(path st
 		complete = missing == 0
 	}
 	if !complete {
-		err = x.PatchTree(ctx, tree, workerUID, workerGID)
+		err = x.PatchTree(ctx, tree, workerUID, workerGID, nil)
 	}
 	if err == nil {
 		err = writeIndex(tree, x)

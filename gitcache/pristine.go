@@ -112,8 +112,9 @@ func (r *repo) readMarker(key string) (marker, bool) {
 	return m, true
 }
 
-// buildPristine builds under a temporary name, makes it durable, renames it,
-// and only then writes the marker. The caller holds the tree's lock.
+// buildPristine builds under a temporary name, renames it, and only then writes the
+// marker. Whoever needs the tree to outlive a power failure settles it. The caller
+// holds the tree's lock.
 func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key string, l *lockFile) error {
 	start := time.Now()
 	res, name, err := r.newTree(ctx, key)
@@ -123,7 +124,7 @@ func (r *repo) buildPristine(ctx context.Context, p policy.RepositoryPoint, key 
 	m, err := r.buildTree(ctx, p, r.treePath(name), l)
 	if err == nil {
 		m.BuiltAt, m.BuildFor = start.UTC(), time.Since(start)
-		err = r.publish(ctx, name, key, m, true)
+		err = r.publish(ctx, name, key, m, false)
 	}
 	if err != nil {
 		if r.c.removeTop(context.WithoutCancel(ctx), r.treePath(name)) == nil {
@@ -182,13 +183,19 @@ func (r *repo) makeTop(ctx context.Context, dir string) error {
 	return nil
 }
 
-// publish makes the tree, and the directory of its holders, durable before
-// anything says that it is complete. One whose holder a power failure ends is
-// complete without that; one whose marker names this boot is settled later.
+// publish puts a tree in place, and the directory of its holders, and says that it is
+// complete. It is durable before that if it is asked for, or replaces one that has
+// holders, since they may outlive a power failure; else its marker names this boot, and
+// it is settled later.
 func (r *repo) publish(ctx context.Context, name, key string, m marker, durable bool) error {
 	tmp, final := r.treePath(name), r.treePath(key)
-	var err error
-	if durable {
+	m.Boot = bootID()
+	holders, err := os.ReadDir(final + ".use")
+	if durable || len(holders) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.Boot = ""
+	}
+	err = nil
+	if m.Boot == "" {
 		err = syncFS(tmp)
 	}
 	if err == nil && r.c.opts.SealTop != nil {

@@ -18,10 +18,9 @@ import (
 	"yoi.dev/yoi-runtime/gitcache/index"
 )
 
-// A tree that came out of an archive is complete as soon as it is written, for all
-// that can happen but a power failure. To wait until ten thousand files are on the
-// disk takes as long as to write them, and a workspace that a power failure ends
-// needs no such tree. So its marker names the boot until somebody needs it to last
+// A tree is complete as soon as it is written, for all that can happen but a power
+// failure. To wait until ten thousand files are on the disk takes nearly as long as to
+// write them, and a workspace that a power failure ends needs no such tree. So its marker names the boot until somebody needs it to last
 // or GC comes by. In another boot it is proved by reading every file once, or made
 // anew.
 
@@ -38,6 +37,19 @@ func (p *Pristine) Settle(context.Context) error {
 	}
 	p.settled = true
 	return p.r.settle(p.Key)
+}
+
+// settleHeld settles a tree that the caller holds.
+func (r *repo) settleHeld(ctx context.Context, key string) error {
+	if m, ok := r.readMarker(key); !ok || m.Boot == "" {
+		return nil
+	}
+	l, err := lock(ctx, r.treePath(key+".lock"), unix.LOCK_SH)
+	if err != nil {
+		return r.lockError(err)
+	}
+	defer l.unlock()
+	return r.settle(key)
 }
 
 // settle makes a tree durable whose marker names this boot. The caller has its lock.

@@ -1,6 +1,7 @@
 package gitcache
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,9 +48,75 @@ func birth(t *testing.T, path string) unix.StatxTimestamp {
 	return st.Btime
 }
 
-// An imported tree is good for this boot at once, and for ever when it is settled.
+// checkedOut is a tree that git made.
+func checkedOut(t *testing.T) (r *repo, p *Pristine) {
+	t.Helper()
+	f := newFixture(t)
+	point := f.resolve(f.source(testenv.RepoSmall(t).Dir), "HEAD")
+	p, _ = f.pristine(point)
+	r, err := f.repo(point.RepositoryID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, p
+}
+
+// A tree is good for this boot at once, and for ever when it is settled.
 func TestSettle(t *testing.T) {
-	_, r, p := importedTree(t)
+	t.Run("imported", func(t *testing.T) {
+		_, r, p := importedTree(t)
+		settles(t, r, p)
+	})
+	t.Run("checked out", func(t *testing.T) {
+		r, p := checkedOut(t)
+		settles(t, r, p)
+	})
+}
+
+// A fork outlives a power failure, whatever its original would have done.
+func TestHoldLikeSettles(t *testing.T) {
+	f := newFixture(t)
+	point := f.resolve(f.source(testenv.RepoSmall(t).Dir), "HEAD")
+	p, _, err := f.Hold(t.Context(), point, "ws-run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	hold, err := f.HoldLike(t.Context(), point, p.Key, "ws-fork", "ws-run")
+	if err == nil {
+		err = hold(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, ok := p.r.readMarker(p.Key); !ok || m.Boot != "" {
+		t.Errorf("the fork's tree is good for boot %q, %v", m.Boot, ok)
+	}
+}
+
+// A tree that takes the place of one in use is durable at once: its holder may be there
+// after a power failure.
+func TestReplacingSettles(t *testing.T) {
+	f := newFixture(t)
+	point := f.resolve(f.source(testenv.RepoSmall(t).Dir), "HEAD")
+	p, _, err := f.Hold(t.Context(), point, "ws-kept")
+	if err == nil {
+		err = errors.Join(p.Settle(t.Context()), p.Close(), os.Remove(filepath.Join(f.path(p.RelPath), ".git/HEAD")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, _ := f.pristine(point)
+	if m, ok := q.r.readMarker(q.Key); !ok || m.Boot != "" {
+		t.Errorf("the new tree is good for boot %q, %v", m.Boot, ok)
+	}
+	if _, err := os.Stat(filepath.Join(f.path(q.RelPath), ".git/HEAD")); err != nil {
+		t.Errorf("it was not built anew: %v", err)
+	}
+}
+
+func settles(t *testing.T, r *repo, p *Pristine) {
+	t.Helper()
 	marker := func() string {
 		m, ok := r.readMarker(p.Key)
 		if !ok {
@@ -125,8 +192,12 @@ func TestSurvived(t *testing.T) {
 		if rebuilt := birth(t, top) != before; rebuilt != (damage != nil) {
 			t.Errorf("%q: built anew: %v", name, rebuilt)
 		}
-		if m, _ = r.readMarker(p.Key); m.Boot != "" {
-			t.Errorf("%q: the marker still names boot %q", name, m.Boot)
+		want := "" // what was read and found whole is durable
+		if damage != nil {
+			want = bootID()
+		}
+		if m, _ = r.readMarker(p.Key); m.Boot != want {
+			t.Errorf("%q: the marker names boot %q, want %q", name, m.Boot, want)
 		}
 	}
 }

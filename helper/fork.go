@@ -128,8 +128,8 @@ type ownIndex struct {
 	sum  []byte // the checksum at its end
 }
 
-// maxOwnIndex bounds what is read of a hostile one: more than a million files.
-const maxOwnIndex = 256 << 20
+// maxOwnIndex bounds what is read of a hostile one: about a million files.
+const maxOwnIndex = 128 << 20
 
 // readOwnIndex reads a workspace's index; nil for none that is understood. It may be
 // hostile: whatever comes of it is the Workers' own again.

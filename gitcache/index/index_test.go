@@ -104,7 +104,7 @@ func TestPatchTree(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer top.Close()
-		if err := x.PatchTree(t.Context(), top, uint32(os.Getuid()), uint32(os.Getgid())); err != nil {
+		if err := x.PatchTree(t.Context(), top, uint32(os.Getuid()), uint32(os.Getgid()), nil); err != nil {
 			t.Fatal(err)
 		}
 		for i := range x.Len() {
@@ -191,7 +191,7 @@ func TestPatchTreeRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer top.Close()
-		if err := x.PatchTree(t.Context(), top, 0, 0); !errors.Is(err, ErrChanged) {
+		if err := x.PatchTree(t.Context(), top, 0, 0, nil); !errors.Is(err, ErrChanged) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestHostilePathsStayInside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := x.PatchTree(t.Context(), top, 0, 0); !errors.Is(err, ErrChanged) {
+		if err := x.PatchTree(t.Context(), top, 0, 0, nil); !errors.Is(err, ErrChanged) {
 			t.Errorf("%q: %v", p, err)
 		}
 		top.Close()

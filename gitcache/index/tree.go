@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,8 +21,9 @@ const parallelFrom = 4096 // entries; below, starting goroutines costs more than
 
 // PatchTree stores the stat data of every entry's file beneath tree, with uid
 // and gid as owner, whoever owns the file on disk: inside a sandbox the owner
-// is always the Worker. No symbolic link is followed and no mount crossed.
-func (x *Index) PatchTree(ctx context.Context, tree *os.File, uid, gid uint32) error {
+// is always the Worker. With a time each file gets that first, as its access and
+// modification time. No symbolic link is followed and no mount crossed.
+func (x *Index) PatchTree(ctx context.Context, tree *os.File, uid, gid uint32, when *time.Time) error {
 	workers := 1
 	if x.Len() >= parallelFrom {
 		workers = min(runtime.GOMAXPROCS(0), 4)
@@ -30,13 +32,18 @@ func (x *Index) PatchTree(ctx context.Context, tree *os.File, uid, gid uint32) e
 	var wg sync.WaitGroup
 	for w := range workers {
 		from, to := x.Len()*w/workers, x.Len()*(w+1)/workers
-		wg.Go(func() { errs[w] = x.patchRange(ctx, tree, uid, gid, from, to) })
+		wg.Go(func() { errs[w] = x.patchRange(ctx, tree, uid, gid, when, from, to) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-func (x *Index) patchRange(ctx context.Context, tree *os.File, uid, gid uint32, from, to int) error {
+func (x *Index) patchRange(ctx context.Context, tree *os.File, uid, gid uint32, when *time.Time, from, to int) error {
+	var times []unix.Timespec
+	if when != nil {
+		ts := unix.NsecToTimespec(when.UnixNano())
+		times = []unix.Timespec{ts, ts}
+	}
 	dirs := dirCursor{root: int(tree.Fd()), fd: -1}
 	defer dirs.close()
 	var st unix.Statx_t
@@ -49,6 +56,9 @@ func (x *Index) patchRange(ctx context.Context, tree *os.File, uid, gid uint32, 
 			continue
 		}
 		fd, name, err := dirs.open(e.Path)
+		if err == nil && times != nil {
+			err = unix.UtimesNanoAt(fd, name, times, unix.AT_SYMLINK_NOFOLLOW)
+		}
 		if err == nil {
 			err = unix.Statx(fd, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st)
 		}
