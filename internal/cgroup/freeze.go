@@ -77,8 +77,8 @@ func (g *Group) CanFreeze() bool {
 }
 
 // freezeTime is how long the processes of a group may take to stop. One in an
-// uninterruptible sleep does not.
-const freezeTime = 5 * time.Second
+// uninterruptible sleep does not: it may wait for a slow disk.
+const freezeTime = 10 * time.Second
 
 // SetFrozen asks for the group's processes to stop, or to go on.
 func (g *Group) SetFrozen(on bool) error {

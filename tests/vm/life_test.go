@@ -10,8 +10,9 @@ import (
 	"yoi.dev/yoi-runtime/tests/internal/vm"
 )
 
-// counting counts without an end, which shows whether it runs.
-const counting = `i=0; while :; do i=$((i+1)); echo $i >count; sleep 0.05; done`
+// counting counts without an end, which shows whether it runs: in memory, since what
+// waits for a disk, which may be slow, is not frozen before that.
+const counting = `i=0; while :; do i=$((i+1)); echo $i >/tmp/count; sleep 0.05; done`
 
 // testPause: a paused Worker is frozen by the kernel below its scope, where its limits
 // go on to hold, is not entered, and goes on where it was.
