@@ -2,7 +2,6 @@ package cow
 
 import (
 	"bytes"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,8 +67,7 @@ func stoodStill(src int, was *unix.Statx_t) (bool, error) {
 	if err := statxFd(src, fileMask, &st); err != nil {
 		return false, err
 	}
-	old := time.Since(time.Unix(was.Ctime.Sec, int64(was.Ctime.Nsec))) >= settled
-	return old && st.Ctime == was.Ctime && st.Mtime == was.Mtime && st.Size == was.Size && st.Mode == was.Mode, nil
+	return sinceChange(was) >= settled && versionOf(&st) == versionOf(was), nil
 }
 
 // content shares src's blocks with dst, or copies them. A refusal is taken for

@@ -271,13 +271,17 @@ func (l *liveCopy) settle(st *unix.Statx_t, look func(*unix.Statx_t) error) (boo
 		if err := look(st); err != nil {
 			return false, err
 		}
-		age := time.Since(time.Unix(st.Ctime.Sec, int64(st.Ctime.Nsec)))
+		age := sinceChange(st)
 		if age >= settled || age < -time.Second { // a ctime ahead of the clock says nothing
 			return true, nil
 		}
 		time.Sleep(settled - max(age, 0))
 	}
 	return false, nil
+}
+
+func sinceChange(st *unix.Statx_t) time.Duration {
+	return time.Since(time.Unix(st.Ctime.Sec, int64(st.Ctime.Nsec)))
 }
 
 // vanished makes nothing but a change of a source entry that is not what it was

@@ -141,9 +141,6 @@ func setDirTimes(dir string, when time.Time) error {
 	ts := unix.NsecToTimespec(when.UnixNano())
 	times := []unix.Timespec{ts, ts}
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
 		switch {
 		case err != nil:
 			return err

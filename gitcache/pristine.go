@@ -189,13 +189,14 @@ func (r *repo) makeTop(ctx context.Context, dir string) error {
 // it is settled later.
 func (r *repo) publish(ctx context.Context, name, key string, m marker, durable bool) error {
 	tmp, final := r.treePath(name), r.treePath(key)
-	m.Boot = bootID()
 	holders, err := os.ReadDir(final + ".use")
-	if durable || len(holders) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.Boot = ""
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	err = nil
-	if m.Boot == "" {
+	if !durable && len(holders) == 0 {
+		m.Boot = bootID()
+	}
+	if err == nil && m.Boot == "" {
 		err = syncFS(tmp)
 	}
 	if err == nil && r.c.opts.SealTop != nil {

@@ -20,9 +20,9 @@ import (
 
 // A tree is complete as soon as it is written, for all that can happen but a power
 // failure. To wait until ten thousand files are on the disk takes nearly as long as to
-// write them, and a workspace that a power failure ends needs no such tree. So its marker names the boot until somebody needs it to last
-// or GC comes by. In another boot it is proved by reading every file once, or made
-// anew.
+// write them, and a workspace that a power failure ends needs no such tree. So its
+// marker names the boot until somebody needs it to last or GC comes by. In another boot
+// it is proved by reading every file once, or made anew.
 
 // bootID is this boot of the host, "" if that cannot be read.
 var bootID = sync.OnceValue(func() string {

@@ -77,18 +77,18 @@ func (l *Local) forkTree(ctx context.Context, from policy.AllocationID, s cow.St
 		if x, err = l.forkedIndex(from, t); err != nil {
 			return err
 		}
-		var indexes []*index.Index
-		if x != nil && !live { // beside a Worker, a mapped file is written to without a new ctime
-			indexes = append(indexes, x)
-		}
-		if own = readOwnIndex(src); own != nil {
-			indexes = append(indexes, own.Index)
-		}
-		if len(indexes) > 0 {
-			req.OnCopy = carry(indexes)
-		}
 	}
 	for try := 1; ; try++ {
+		if !keepsStat(t.Strategy) {
+			var indexes []*index.Index
+			if x != nil && !live { // beside a Worker, a mapped file is written to without a new ctime
+				indexes = append(indexes, x)
+			}
+			if own = readOwnIndex(src); own != nil { // in each try: what was carried over in the last is of no use
+				indexes = append(indexes, own.Index)
+			}
+			req.OnCopy = carry(indexes)
+		}
 		var r cow.Result
 		if r, err = s.Materialize(ctx, req); err == nil {
 			res.Files += r.Files
@@ -269,6 +269,9 @@ func (l *Local) forkedIndex(from policy.AllocationID, t RepositoryTree) (*index.
 // carry makes entries that were right for the original right for the copy. The
 // others stay wrong, so that the file is read again.
 func carry(indexes []*index.Index) func(rel string, from, to *cow.Statx) {
+	if len(indexes) == 0 {
+		return nil // nobody wants to hear of the files
+	}
 	return func(rel string, from, to *cow.Statx) {
 		for _, x := range indexes {
 			x.PatchPath(rel, func(e index.Entry) (index.Stat, bool) {

@@ -158,14 +158,16 @@ func changedLists(c helper.ChangedResult) []byte {
 	if !c.Known {
 		return []byte("- - 0 0\n")
 	}
-	var files, gone []byte
-	for _, p := range c.Files {
-		files = append(append(files, p...), 0)
-	}
-	for _, p := range c.Gone {
-		gone = append(append(gone, p...), 0)
-	}
+	files, gone := terminated(c.Files), terminated(c.Gone)
 	return slices.Concat(fmt.Appendf(nil, "%d %d %d %d\n", len(c.Files), len(c.Gone), len(files), len(gone)), files, gone)
+}
+
+// terminated joins paths, each with a NUL behind it.
+func terminated(paths [][]byte) (b []byte) {
+	for _, p := range paths {
+		b = append(append(b, p...), 0)
+	}
+	return b
 }
 
 // capture runs an unrecorded command on an allocation.

@@ -79,9 +79,9 @@ base() {
 # without prints the names of the sorted list $1 that are not in $2, part of it.
 without() { sort -z "$1" "$2" "$2" | uniq -zu; }
 
-# few makes $tree of the point's, and counts $changes, where it is known which paths can differ, with an
-# index of those alone: of 100,000 files one takes longer to read than they do. What is
-# unusual makes it fail.
+# few makes $tree of the point's, and counts $changes, where it is known which paths can
+# differ, with an index of those alone: of 100,000 files one takes longer to read than
+# they do. What is unusual makes it fail.
 few() {
 	if [ "$files" = - ]; then return 1; fi
 	if [ "$gone" -gt 0 ]; then
@@ -189,9 +189,9 @@ made() {
 # number is how many they are.
 number() { if [ -s $tmp/new ]; then made --count; else echo 0; fi; }
 
-read -r files gone listed missing
-if [ "$listed" -gt 0 ]; then head -c "$listed"; fi >$tmp/few
-if [ "$missing" -gt 0 ]; then head -c "$missing" >$tmp/gone; fi
+read -r files gone filesize gonesize
+if [ "$filesize" -gt 0 ]; then head -c "$filesize"; fi >$tmp/few
+if [ "$gonesize" -gt 0 ]; then head -c "$gonesize" >$tmp/gone; fi
 cat >$tmp/told
 
 case $ask in

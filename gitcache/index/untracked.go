@@ -1,12 +1,14 @@
 package index
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
+	"path"
 	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,15 +23,49 @@ import (
 // An index of which not every file is in the tree (sparse ones, conflicts) gets none,
 // nor one with paths that no system call takes.
 func (x *Index) AddUntracked(tree *os.File, worktree string, uid, gid uint32) error {
-	root, ok := x.directories()
+	jobs, _, ok := x.jobs(time.Unix(math.MaxUint32, 0)) // no entry is racy: no content is looked at
 	if !ok {
 		return nil
 	}
-	w := untrackedWriter{tree: int(tree.Fd()), uid: uid, gid: gid, oidSize: x.oidSize}
-	if err := w.add(root, "."); err != nil {
-		return err
+	// A directory before those in it, each after its name: git looks for one by halves,
+	// and in the index "a-b/c" comes before "a/c".
+	slices.SortFunc(jobs, func(a, b *job) int {
+		return strings.Compare(strings.ReplaceAll(a.path, "/", "\x00"), strings.ReplaceAll(b.path, "/", "\x00"))
+	})
+	w := untrackedWriter{oidSize: x.oidSize}
+	for _, j := range jobs {
+		if len(j.path) >= unix.PathMax {
+			return nil
+		}
+		s, err := dirStat(tree, j.path)
+		if err != nil {
+			return fmt.Errorf("%w: %q: %w", ErrChanged, j.path, err)
+		}
+		s.UID, s.GID = uid, gid
+		w.add(j, s, x.ignoreFile(j))
 	}
 	x.untracked = w.extension(worktree)
+	return nil
+}
+
+func dirStat(tree *os.File, dir string) (Stat, error) {
+	fd, err := openBeneath(tree, dir)
+	if err != nil {
+		return Stat{}, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	return fromStat(&st), err
+}
+
+// ignoreFile is the object id of a directory's .gitignore, nil for none.
+func (x *Index) ignoreFile(j *job) []byte {
+	for _, i := range j.files {
+		if e := x.Entry(i); e.Mode&modeTypeMask == unix.S_IFREG && path.Base(string(e.Path)) == ".gitignore" {
+			return e.OID
+		}
+	}
 	return nil
 }
 
@@ -45,51 +81,8 @@ func (x *Index) HasUntracked() bool {
 	return false
 }
 
-// directory is one that the index has files in.
-type directory struct {
-	name   string
-	ignore []byte // the object id of its .gitignore; nil for none
-	below  []*directory
-}
-
-// directories is the tree of them. It is not ok if the index does not say what is in
-// the work tree.
-func (x *Index) directories() (root *directory, ok bool) {
-	root = &directory{}
-	// The directories of the path before: entries are sorted, so that each is met once.
-	open, names := []*directory{root}, [][]byte(nil)
-	for i := range x.at {
-		e := x.Entry(i)
-		if !e.isFile() && !e.IsGitlink() || e.Stage != 0 || len(e.Path) >= unix.PathMax {
-			return nil, false
-		}
-		parts := bytes.Split(e.Path, []byte{'/'})
-		dirs, file := parts[:len(parts)-1], parts[len(parts)-1]
-		same := 0
-		for same < min(len(dirs), len(names)) && bytes.Equal(dirs[same], names[same]) {
-			same++
-		}
-		open, names = open[:same+1], append(names[:same:same], dirs[same:]...)
-		for _, name := range dirs[same:] {
-			if checkName(name) != nil {
-				return nil, false
-			}
-			d := &directory{name: string(name)}
-			above := open[len(open)-1]
-			above.below = append(above.below, d)
-			open = append(open, d)
-		}
-		if string(file) == ".gitignore" && e.Mode&modeTypeMask == unix.S_IFREG {
-			open[len(open)-1].ignore = e.OID
-		}
-	}
-	return root, true
-}
-
 // untrackedWriter collects the parts of the extension.
 type untrackedWriter struct {
-	tree            int
-	uid, gid        uint32
 	oidSize         int
 	n               uint64
 	blocks          []byte
@@ -97,47 +90,20 @@ type untrackedWriter struct {
 	stats, excludes []byte
 }
 
-// add appends a directory's block, and those of the directories in it.
-func (w *untrackedWriter) add(d *directory, path string) error {
-	fd, err := unix.Openat2(w.tree, path, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %q: %w", ErrChanged, path, err)
-	}
-	var st unix.Statx_t
-	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st)
-	unix.Close(fd)
-	if err != nil {
-		return fmt.Errorf("%w: %q: %w", ErrChanged, path, err)
-	}
+// add appends a directory's block.
+func (w *untrackedWriter) add(j *job, s Stat, ignore []byte) {
 	w.blocks = appendVarint(w.blocks, 0) // untracked entries
-	w.blocks = appendVarint(w.blocks, uint64(len(d.below)))
-	w.blocks = append(append(w.blocks, d.name...), 0)
-	s := FromStatx(&st)
-	s.UID, s.GID = w.uid, w.gid
+	w.blocks = appendVarint(w.blocks, uint64(j.dirs-len(j.links)))
+	w.blocks = append(append(w.blocks, j.path[strings.LastIndexByte(j.path, '/')+1:]...), 0)
 	w.stats = appendStat(w.stats, s)
 	if w.n%64 == 0 {
 		w.ignores = append(w.ignores, 0)
 	}
-	if d.ignore != nil {
+	if ignore != nil {
 		w.ignores[w.n/64] |= 1 << (w.n % 64)
-		w.excludes = append(w.excludes, d.ignore...)
+		w.excludes = append(w.excludes, ignore...)
 	}
 	w.n++
-	// git looks for a name by halves; in the index "a-b/c" comes before "a/c".
-	slices.SortFunc(d.below, func(a, b *directory) int { return cmp.Compare(a.name, b.name) })
-	for _, sub := range d.below {
-		below := sub.name
-		if path != "." {
-			below = path + "/" + below
-		}
-		if err := w.add(sub, below); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // extension is the data of UNTR, see gitformat-index(5).

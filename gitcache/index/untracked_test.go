@@ -16,15 +16,7 @@ import (
 // cached gives a repository's index an untracked cache, as a workspace gets it.
 func cached(t *testing.T, dir string) {
 	t.Helper()
-	name := filepath.Join(dir, ".git/index")
-	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, err := Parse(b, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := parseFile(t, dir, 0)
 	top, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -33,11 +25,11 @@ func cached(t *testing.T, dir string) {
 	if err := x.AddUntracked(top, dir, uint32(os.Getuid()), uint32(os.Getgid())); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(name, x.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, ".git/index"), x.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if y, err := Parse(append([]byte(nil), x.Bytes()...), 0); err != nil || !y.HasUntracked() {
-		t.Fatalf("written, it is read as %+v, %v", y, err)
+	if !parseFile(t, dir, 0).HasUntracked() {
+		t.Fatal("what was written is not read")
 	}
 }
 
@@ -190,14 +182,7 @@ func TestUntrackedNeedsEveryFile(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		b, err := os.ReadFile(filepath.Join(dir, ".git/index"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		x, err := Parse(b, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		x := parseFile(t, dir, 0)
 		top, err := os.Open(dir)
 		if err != nil {
 			t.Fatal(err)
